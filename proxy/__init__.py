@@ -1,0 +1,1 @@
+"""Between harness and model: sees the bytes, never disturbs them."""

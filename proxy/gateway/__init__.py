@@ -1,0 +1,1 @@
+"""Serve a policy behind the wire formats that the harnesses speak."""

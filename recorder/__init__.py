@@ -1,0 +1,1 @@
+"""What was said, exactly: wire bytes -> canonical messages -> a database."""

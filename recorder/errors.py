@@ -1,0 +1,39 @@
+"""Errors of memorywalker, one class per boundary crossed.
+
+    MemorywalkerError
+    ├── WireError      a body that is not what its wire format promises      (also ValueError)
+    ├── StoreError     a database that cannot be opened, read or written     (also RuntimeError)
+    ├── SourceError    a file to import that is not what it claims to be     (also ValueError)
+    ├── LaunchError    a port, certificate or command that cannot be used    (also RuntimeError)
+    ├── ScriptError    a gateway script that cannot be played                (also ValueError)
+    ├── RenderError    messages that a chat template cannot render exactly   (also ValueError)
+    └── ExportError    a dataset that cannot be written or does not add up   (also ValueError)
+
+Every message is one line: expected, got, where. The command line prints it and exits with 1.
+"""
+
+
+class MemorywalkerError(Exception):
+    """Base of all errors a user can meet; the message is one line."""
+
+
+class WireError(MemorywalkerError, ValueError): ...
+
+
+class StoreError(MemorywalkerError, RuntimeError): ...
+
+
+class SourceError(MemorywalkerError, ValueError):
+    """A file to import that is not what it claims to be."""
+
+
+class LaunchError(MemorywalkerError, RuntimeError): ...
+
+
+class ScriptError(MemorywalkerError, ValueError): ...
+
+
+class RenderError(MemorywalkerError, ValueError): ...
+
+
+class ExportError(MemorywalkerError, ValueError): ...

@@ -1,0 +1,1 @@
+"""Bytes <-> messages, one module per wire format."""

@@ -1,0 +1,1 @@
+"""Tokens, branches, schemes, engines, exports, drift. The only place with torch."""

@@ -1,0 +1,1 @@
+"""Datasets for trainers, one module per format."""

@@ -1,0 +1,1 @@
+"""What happened to the context: threads, edits, lifetimes, the tree."""
