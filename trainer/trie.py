@@ -1,0 +1,358 @@
+"""Every context the model had, as one radix trie over tokens. A leaf is a branch; a sampled token is trained on one branch.
+
+    tokens 1..12 and ans, evicted: 5, then 8, then 11 (METHOD.md section 2)
+
+    1 2 3 4 ─┬─ 5 6 7                              branch 0   owns 1..7
+             └─ 6 7 ─┬─ 8 9 10                     branch 1   owns 8..10
+                     └─ 9 10 ─┬─ 11 12             branch 2   owns 11, 12
+                              └─ 12 ans            branch 3   owns ans
+
+    36 branch tokens, 18 trie tokens, R = 2.00
+
+Tokens decide identity, not messages: equal messages may tokenise differently. Nodes are numbered depth first, in the order
+in which the samples first went through them, and are kept as arrays: a million tokens are a million integers, not objects.
+"""
+
+# N nodes, T trie tokens, S samples, B branches, L tokens of one sequence
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from trainer.rows import Row
+
+Ids = NDArray[np.int32]
+Index = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+FIRST_COMPARED = 256  # ours: most forks show early; doubled from there, so that a long trunk takes few comparisons
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """One model call: what it was asked (`P_c`) and what it sampled (`S_c`), in tokens."""
+
+    prompt_ids: Ids | Sequence[int]
+    """The whole prefix as the model saw it, int32 after construction."""
+    completion_ids: Ids | Sequence[int]
+    """The sampled tokens with their stop token; empty = nothing to train, only context."""
+    advantage: float = 1.0
+    """Of the whole rollout; the same on each of its samples."""
+    logprobs: Floats | Sequence[float] | None = None
+    """Nats, one per sampled token, from the engine that sampled; None = it gave none, not 0."""
+    ref_logprobs: Floats | Sequence[float] | None = field(default=None, kw_only=True)
+    """Nats, one per sampled token, under the reference policy; None = not computed."""
+    rollout: str | int | None = field(default=None, kw_only=True)
+    """Samples with the same value are one rollout, however often it forked; None = a rollout of its own."""
+    call: int | None = field(default=None, kw_only=True)
+    """The recorder's number of the call; None = not recorded."""
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_ids", "completion_ids"):
+            object.__setattr__(self, name, _ids(getattr(self, name), name=name))
+        for name in ("logprobs", "ref_logprobs"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            array = np.asarray(value, dtype=np.float64)
+            if array.shape != (len(self.completion_ids),):
+                expected = f"{len(self.completion_ids)} values, one per sampled token"
+                raise ValueError(f"{name} must hold {expected}; got shape {array.shape}")
+            object.__setattr__(self, name, array)
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids) + len(self.completion_ids)
+
+    def ids(self) -> Ids:
+        """`R_c = P_c + S_c`."""
+        return np.concatenate([self.prompt_ids, self.completion_ids])
+
+
+def _ids(values: Ids | Sequence[int], *, name: str) -> Ids:
+    array = np.asarray(values)
+    if array.size == 0:
+        return np.zeros(0, dtype=np.int32)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be one list of token ids; got {array.dtype} of shape {array.shape}")
+    if array.min() < 0 or array.max() > np.iinfo(np.int32).max:
+        bad = int(np.flatnonzero((array < 0) | (array > np.iinfo(np.int32).max))[0])
+        raise ValueError(f"{name} must be token ids from 0 to 2^31 - 1; got {array[bad]} at {bad}")
+    return array.astype(np.int32, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A span of path positions whose tokens one sample sampled, and is trained on."""
+
+    sample: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A run of tokens without a fork inside, seen by every branch below it."""
+
+    ids: Ids
+    parent: int
+    """-1 = the sequence starts here."""
+    start: int
+    """Path position of its first token = number of tokens before it."""
+    owners: tuple[Owner, ...]
+    """Several where calls sampled the same tokens in the same context: retries, rollouts of a group that start alike."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Arrays:
+    """The trie in columns, nodes depth first."""
+
+    ids_T: Ids
+    parent_N: Index
+    start_N: Index
+    stop_N: Index
+    offset_N: Index
+    node_S: Index
+
+
+class TokenTrie:
+    """The radix trie of some samples, with the owners of every sampled token.
+
+    An exact shared pass computes `unique_tokens`, one row per branch `branch_tokens`, one row per call `call_tokens`.
+    """
+
+    def __init__(self, samples: tuple[Sample, ...], arrays: _Arrays) -> None:
+        self.samples = samples
+        self.ids_T = arrays.ids_T
+        """Token ids, node by node in depth-first order; a branch is not contiguous here."""
+        self.parent_N = arrays.parent_N
+        """Node above; -1 = none."""
+        self.start_N = arrays.start_N
+        """Path position of the node's first token."""
+        self.stop_N = arrays.stop_N
+        """Path position behind the node's last token."""
+        self.offset_N = arrays.offset_N
+        """Where the node's tokens begin in `ids_T`."""
+        self.node_S = arrays.node_S
+        """Node that holds the sample's last token; -1 = the sample has no token."""
+
+    @classmethod
+    def build(cls, samples: Iterable[Sample]) -> TokenTrie:
+        """Insert the samples in order; time linear in their tokens."""
+        listed = tuple(samples)
+        return cls(listed, _Builder(listed).arrays())
+
+    @property
+    def unique_tokens(self) -> int:
+        return len(self.ids_T)
+
+    @cached_property
+    def branch_tokens(self) -> int:
+        return int(self.stop_N[self.leaf_B].sum())
+
+    @property
+    def call_tokens(self) -> int:
+        return sum(len(sample) for sample in self.samples)
+
+    @property
+    def sampled_tokens(self) -> int:
+        return sum(len(sample.completion_ids) for sample in self.samples)
+
+    @property
+    def ratio(self) -> float:
+        """R = branch tokens / trie tokens: the most that sharing can save."""
+        return self.branch_tokens / self.unique_tokens if self.unique_tokens else 1.0
+
+    @cached_property
+    def leaf_B(self) -> Index:
+        """The node each branch ends in, depth first."""
+        inner = np.zeros(len(self.parent_N), dtype=bool)
+        inner[self.parent_N[self.parent_N >= 0]] = True
+        return np.flatnonzero(~inner)
+
+    @cached_property
+    def branch_N(self) -> Index:
+        """The first branch through each node: the one that owns its sampled tokens."""
+        return np.searchsorted(self.leaf_B, np.arange(len(self.parent_N)))
+
+    @cached_property
+    def node_T(self) -> Index:
+        return np.repeat(np.arange(len(self.parent_N)), self.stop_N - self.start_N)
+
+    @cached_property
+    def depth_T(self) -> Index:
+        """Path position of every trie token: its rotary position."""
+        return np.arange(self.unique_tokens) - self.offset_N[self.node_T] + self.start_N[self.node_T]
+
+    @cached_property
+    def before_T(self) -> Index:
+        """The trie token before each one on its path, whose logits predict it; behind a fork the fork point; -1 = none."""
+        before = np.arange(-1, self.unique_tokens - 1)
+        last_N = self.offset_N + self.stop_N - self.start_N - 1
+        before[self.offset_N] = np.where(self.parent_N >= 0, last_N[self.parent_N], -1)
+        return before
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        owners: list[list[Owner]] = [[] for _ in self.parent_N]
+        for index, sample in enumerate(self.samples):
+            first, node, stop = len(sample.prompt_ids), int(self.node_S[index]), len(sample)
+            while node >= 0 and stop > first:
+                start = max(first, int(self.start_N[node]))
+                owners[node].append(Owner(index, start, stop))
+                node, stop = int(self.parent_N[node]), int(self.start_N[node])
+        return tuple(
+            Node(self.ids_T[offset : offset + stop - start], int(parent), int(start), tuple(owned))
+            for offset, start, stop, parent, owned in zip(
+                self.offset_N, self.start_N, self.stop_N, self.parent_N, owners, strict=True
+            )
+        )
+
+    def path(self, node: int) -> list[int]:
+        """The nodes from the root down to `node`."""
+        walk = []
+        while node >= 0:
+            walk.append(node)
+            node = int(self.parent_N[node])
+        return walk[::-1]
+
+    def path_tokens(self, node: int) -> Index:
+        """Indices into `ids_T` from the root to the end of `node`."""
+        return _spans([(int(self.offset_N[n]), int(self.stop_N[n] - self.start_N[n])) for n in self.path(node)])
+
+    def completion_tokens(self, sample: int) -> Index:
+        """Indices into `ids_T` of what the sample sampled, in order."""
+        first, node, stop = len(self.samples[sample].prompt_ids), int(self.node_S[sample]), len(self.samples[sample])
+        spans = []
+        while node >= 0 and stop > first:
+            start = int(self.start_N[node])
+            begin = max(first, start)
+            spans.append((int(self.offset_N[node]) + begin - start, stop - begin))
+            node, stop = int(self.parent_N[node]), start
+        return _spans(spans[::-1])
+
+    def rows(self) -> list[Row]:
+        """Every branch as its own causal sequence: the LogitTree rows."""
+        from trainer.rows import rows
+
+        return rows(self)
+
+
+def _spans(spans: list[tuple[int, int]]) -> Index:
+    if not spans:
+        return np.zeros(0, dtype=np.int64)
+    return np.concatenate([np.arange(begin, begin + length) for begin, length in spans])
+
+
+class _Builder:
+    """A node is a span of some sample's tokens, so that growing a leaf or splitting a node copies nothing."""
+
+    def __init__(self, samples: tuple[Sample, ...]) -> None:
+        self.samples = samples
+        self.source: list[int] = []
+        self.start: list[int] = []
+        self.stop: list[int] = []
+        self.children: list[dict[int, int]] = []
+        self.roots: dict[int, int] = {}
+        for index in range(len(samples)):
+            self._insert(index)
+
+    def _token(self, sample: int, position: int) -> int:
+        one = self.samples[sample]
+        split = len(one.prompt_ids)
+        return int(one.prompt_ids[position] if position < split else one.completion_ids[position - split])
+
+    def _new(self, source: int, start: int, stop: int) -> int:
+        self.source.append(source)
+        self.start.append(start)
+        self.stop.append(stop)
+        self.children.append({})
+        return len(self.source) - 1
+
+    def _insert(self, index: int) -> None:
+        length, at, siblings = len(self.samples[index]), 0, self.roots
+        while at < length:
+            token = self._token(index, at)
+            if token not in siblings:
+                siblings[token] = self._new(index, at, length)
+                return
+            node = siblings[token]
+            at = self._shared(index, self.source[node], at + 1, min(length, self.stop[node]))
+            if at == length:
+                return
+            if at < self.stop[node]:
+                self._split(node, at)
+            elif not self.children[node]:
+                self.source[node], self.stop[node] = index, length
+                return
+            siblings = self.children[node]
+
+    def _split(self, node: int, at: int) -> None:
+        lower = self._new(self.source[node], at, self.stop[node])
+        self.children[lower] = self.children[node]
+        self.children[node] = {self._token(self.source[node], at): lower}
+        self.stop[node] = at
+
+    def _shared(self, a: int, b: int, start: int, stop: int) -> int:
+        """First position from `start` on where samples a and b differ, or `stop`."""
+        step = FIRST_COMPARED
+        while start < stop:
+            end = min(start + step, stop)
+            for split in (len(self.samples[a].prompt_ids), len(self.samples[b].prompt_ids)):
+                if start < split < end:
+                    end = split
+            differs = self._slice(a, start, end) != self._slice(b, start, end)
+            if differs.any():
+                return start + int(differs.argmax())
+            start, step = end, step * 2
+        return stop
+
+    def _slice(self, sample: int, start: int, stop: int) -> Ids:
+        """Tokens of a span that does not cross from prompt to completion."""
+        one = self.samples[sample]
+        split = len(one.prompt_ids)
+        if start < split:
+            return np.asarray(one.prompt_ids)[start:stop]
+        return np.asarray(one.completion_ids)[start - split : stop - split]
+
+    def _pieces(self, sample: int, start: int, stop: int) -> tuple[Ids, Ids]:
+        one = self.samples[sample]
+        split = len(one.prompt_ids)
+        inner = np.asarray(one.completion_ids)
+        return np.asarray(one.prompt_ids)[start:stop], inner[max(start - split, 0) : max(stop - split, 0)]
+
+    def arrays(self) -> _Arrays:
+        order: list[int] = []
+        parents: list[int] = []
+        number: dict[int, int] = {}
+        stack = [(node, -1) for node in reversed(self.roots.values())]
+        while stack:
+            node, parent = stack.pop()
+            number[node] = len(order)
+            order.append(node)
+            parents.append(parent)
+            stack.extend((child, number[node]) for child in reversed(self.children[node].values()))
+        start = np.array([self.start[n] for n in order], dtype=np.int64)
+        stop = np.array([self.stop[n] for n in order], dtype=np.int64)
+        pieces = [piece for n in order for piece in self._pieces(self.source[n], self.start[n], self.stop[n])]
+        return _Arrays(
+            ids_T=np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.int32),
+            parent_N=np.array(parents, dtype=np.int64),
+            start_N=start,
+            stop_N=stop,
+            offset_N=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(stop - start)[:-1]]) if order else start,
+            node_S=np.array([self._last(index, number) for index in range(len(self.samples))], dtype=np.int64),
+        )
+
+    def _last(self, index: int, number: dict[int, int]) -> int:
+        length, siblings, node, at = len(self.samples[index]), self.roots, -1, 0
+        while at < length:
+            node = siblings[self._token(index, at)]
+            at, siblings = self.stop[node], self.children[node]
+        return number.get(node, -1)
