@@ -6,6 +6,7 @@
     ├── SourceError    a file to import that is not what it claims to be     (also ValueError)
     ├── LaunchError    a port, certificate or command that cannot be used    (also RuntimeError)
     ├── ScriptError    a gateway script that cannot be played                (also ValueError)
+    ├── ModelError     a model or tokenizer that cannot be loaded             (also ValueError)
     ├── RenderError    messages that a chat template cannot render exactly   (also ValueError)
     └── ExportError    a dataset that cannot be written or does not add up   (also ValueError)
 
@@ -31,6 +32,9 @@ class LaunchError(MemorywalkerError, RuntimeError): ...
 
 
 class ScriptError(MemorywalkerError, ValueError): ...
+
+
+class ModelError(MemorywalkerError, ValueError): ...
 
 
 class RenderError(MemorywalkerError, ValueError): ...
