@@ -1,0 +1,276 @@
+"""Run an agent under the proxy with its terminal untouched; record, wind down, and tell what came of it.
+
+The agent inherits stdin, stdout and stderr. Ctrl-C reaches it from the terminal as ever, and we wait for it; signals
+sent to us alone are passed on. We write to stderr only, and only before the agent starts or when a call is first lost.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from uuid import uuid4
+
+from proxy import certificates, harnesses
+from proxy.addon import Tee
+from proxy.harnesses import Family, Profile, Route
+from proxy.routing import Origin, Routes, origin
+from proxy.server import Server, Settings
+from proxy.writer import Writer
+from recorder.errors import LaunchError
+from recorder.store import Store
+from recorder.wire import classify
+
+Environ = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a recording came to."""
+
+    exit_code: int
+    """The agent's own, 128 + n when signal n ended it; 1 when it was 0 but `strict` found a loss."""
+    run: str
+    calls: int
+    """Calls whole in the database, whatever their outcome."""
+    lost: int
+    """Calls that passed but are not, or not wholly, in the database."""
+    db: str
+    harness: str
+    route: Route
+    notes: tuple[str, ...]
+    """What the user should know, a line each: why calls were lost, hosts whose clients refused our certificate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A proxy that listens and records."""
+
+    run: str
+    url: str
+    profile: Profile
+    route: Route
+    variables: Mapping[str, str]
+    """What an agent needs in its environment."""
+    arguments: tuple[str, ...]
+    """What it needs after its name."""
+    tee: Tee
+    writer: Writer
+
+    def notes(self) -> Iterator[str]:
+        if self.writer.why:
+            yield f"the store said: {self.writer.why}"
+        for host, why in self.tee.refused.items():
+            yield f"{host}: the client broke off TLS ({why}); does it read NODE_EXTRA_CA_CERTS or SSL_CERT_FILE?"
+        if self.tee.lost:
+            yield f"{self.tee.lost} calls could not be handed over"
+
+
+def run(
+    command: Sequence[str],
+    *,
+    db: str | Path,
+    route: Route = "proxy",
+    upstream: str | None = None,
+    harness: str | None = None,
+    hosts: Sequence[str] = (),
+    port: int = 0,
+    strict: bool = False,
+    environ: Environ | None = None,
+) -> Finished:
+    """Run `command` recorded into `db`. Raises LaunchError or StoreError before the command has started."""
+    environ = os.environ if environ is None else environ
+    if not command:
+        raise LaunchError("expected a command after --, got none, at memorywalker run")
+    program = shutil.which(command[0], path=environ.get("PATH"))
+    if program is None:
+        raise LaunchError(f"expected a command that can be run, got {command[0]!r}, which is not on PATH")
+    profile = harnesses.profile(harness) if harness else harnesses.detect(command)
+    with recording(
+        db=db, route=route, upstream=upstream, profile=profile, hosts=hosts, port=port, environ=environ
+    ) as it:
+        words = [command[0], *it.arguments, *command[1:]]
+        exit_code = _wait(words, program=program, environ={**environ, **it.variables})
+    lost = it.writer.lost + it.tee.lost
+    return Finished(
+        exit_code=1 if strict and lost and exit_code == 0 else exit_code,
+        run=it.run,
+        calls=it.writer.stored,
+        lost=lost,
+        db=str(db),
+        harness=profile.name,
+        route=route,
+        notes=tuple(it.notes()),
+    )
+
+
+def serve_proxy(
+    *,
+    db: str | Path,
+    announce: Callable[[str], None],
+    route: Route = "proxy",
+    upstream: str | None = None,
+    harness: str | None = None,
+    hosts: Sequence[str] = (),
+    port: int = 0,
+    strict: bool = False,
+    environ: Environ | None = None,
+    until: threading.Event | None = None,
+) -> Finished:
+    """Record whatever comes until SIGINT or SIGTERM (or `until`); `announce` gets the lines to put into a shell."""
+    environ = os.environ if environ is None else environ
+    profile = harnesses.profile(harness) if harness else harnesses.GENERIC
+    stop = threading.Event() if until is None else until
+    with recording(
+        db=db, route=route, upstream=upstream, profile=profile, hosts=hosts, port=port, environ=environ
+    ) as it:
+        for name, value in it.variables.items():
+            announce(f"export {name}='{value}'")
+        with _signals({s: lambda _s, _f: stop.set() for s in (signal.SIGINT, signal.SIGTERM)}):
+            stop.wait()
+    lost = it.writer.lost + it.tee.lost
+    return Finished(
+        exit_code=1 if strict and lost else 0,
+        run=it.run,
+        calls=it.writer.stored,
+        lost=lost,
+        db=str(db),
+        harness=profile.name,
+        route=route,
+        notes=tuple(it.notes()),
+    )
+
+
+@contextmanager
+def recording(
+    *,
+    db: str | Path,
+    route: Route,
+    upstream: str | None,
+    profile: Profile,
+    hosts: Sequence[str],
+    port: int,
+    environ: Environ,
+    notice: Callable[[str], None] | None = None,
+) -> Iterator[Recording]:
+    """A proxy and a writer, up for the length of the block. Raises LaunchError or StoreError."""
+    target = origin(upstream, where="--upstream") if upstream else None
+    home = certificates.data_dir(environ)
+    authority = certificates.authority(home)
+    trusted = certificates.bundle(home, certificates.roots(environ))
+    everything = certificates.bundle(home, (trusted, authority.certificate))
+    extra = [Path(p) for p in (environ.get("NODE_EXTRA_CA_CERTS"),) if p and Path(p).is_file()]
+    certificate = certificates.bundle(home, (authority.certificate, *extra))
+    model_hosts = (*harnesses.MODEL_HOSTS, *harnesses.named_hosts(profile, environ), *hosts)
+    patterns = [harnesses.pattern(h) for h in model_hosts]
+    opened = re.compile("|".join(patterns), re.IGNORECASE)
+    origins = _origins(profile, environ)
+    default = profile.base_urls[0].family if profile.base_urls else "anthropic"
+    run_id = uuid4().hex
+    writer = Writer(lambda: Store.open(db), run=run_id, notice=notice or _on_stderr)
+    routes = Routes(
+        classify=classify,
+        is_model_host=lambda host, port: opened.search(f"{host}:{port}") is not None,
+        upstream=target,
+        origins=origins,
+        default=default,
+    )
+    tee = Tee(writer, route=routes)
+    settings = Settings(
+        mode="regular" if route == "proxy" else f"reverse:{(target or origins[default]).root}",
+        confdir=authority.directory,
+        trusted=trusted,
+        allow_hosts=patterns if route == "proxy" else (),
+        port=port,
+        log=home / "proxy.log",
+    )
+    server = Server(tee, settings)
+    writer.start()
+    try:
+        server.start()
+        yield Recording(
+            run=run_id,
+            url=server.url,
+            profile=profile,
+            route=route,
+            variables=harnesses.environment(
+                profile,
+                route=route,
+                url=server.url,
+                certificate=str(certificate),
+                bundle=str(everything),
+                environ=environ,
+            ),
+            arguments=harnesses.arguments(profile, route=route, url=server.url),
+            tee=tee,
+            writer=writer,
+        )
+    finally:
+        server.stop()
+        writer.close()
+
+
+def _origins(profile: Profile, environ: Environ) -> dict[Family, Origin]:
+    """Where a family's requests go on the base-URL route: to the user's own base URL, whose path the agent keeps."""
+    found = {family: origin(url, where=family) for family, url in harnesses.ORIGINS.items()}
+    for b in reversed(profile.base_urls):
+        if value := environ.get(b.variable):
+            own = origin(value, where=b.variable)
+            found[b.family] = Origin(own.scheme, own.host, own.port)
+    return found
+
+
+def _on_stderr(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+def _wait(words: Sequence[str], *, program: str, environ: Environ) -> int:
+    """Run to the end; the exit code as a shell would report it."""
+    try:
+        child = subprocess.Popen(words, executable=program, env=dict(environ))
+    except OSError as e:
+        raise LaunchError(f"expected a command that can be run, got {e.strerror or e}, at {program}") from e
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        if not (number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground()):
+            child.send_signal(number)
+
+    numbers = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
+    with _signals(dict.fromkeys(numbers, forward)):
+        code = child.wait()
+    return 128 - code if code < 0 else code
+
+
+def _in_foreground() -> bool:
+    """Whether the terminal sent the signal to the whole group, the agent included."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+@contextmanager
+def _signals(handlers: Mapping[signal.Signals, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
+    """Install handlers for a while; only Python's main thread may, elsewhere nothing is changed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

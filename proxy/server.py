@@ -1,0 +1,170 @@
+"""Run mitmproxy inside our own program: one thread, one loop, our two addons, no terminal, loopback only.
+
+mitmproxy's console programs load some thirty addons; each hook visits them all. Capture needs five of them, so a plain
+`Master` carries those: listener, layer choice, certificates, h2c refusal and our tee.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mitmproxy import options
+from mitmproxy.addons.core import Core
+from mitmproxy.addons.disable_h2c import DisableH2C
+from mitmproxy.addons.next_layer import NextLayer
+from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy.addons.tlsconfig import TlsConfig
+from mitmproxy.master import Master
+
+from proxy.addon import Tee
+from recorder.errors import LaunchError
+
+LOOPBACK = "127.0.0.1"
+
+START_S = 30.0
+STOP_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    mode: str
+    """mitmproxy's own word: `regular`, or `reverse:URL`."""
+    confdir: Path
+    """Where the authority is."""
+    trusted: Path
+    """PEM file of the roots by which upstream servers are judged."""
+    allow_hosts: Sequence[str] = ()
+    """Patterns of `host:port` whose TLS is opened; empty = whatever arrives is for us."""
+    port: int = 0
+    """0 = any free one."""
+    log: Path | None = None
+    """Where mitmproxy's warnings go; None = nowhere. The agent's terminal never sees them."""
+
+
+class Server:
+    def __init__(self, tee: Tee, settings: Settings) -> None:
+        self._tee = tee
+        self._settings = settings
+        self._started = threading.Event()
+        self._failed: BaseException | None = None
+        self._master: Master | None = None
+        self._listener: Proxyserver | None = None
+        self._thread = threading.Thread(target=self._work, name="memorywalker-proxy", daemon=True)
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
+
+    def start(self) -> None:
+        """Listen. Raises LaunchError when the port cannot be had."""
+        self._thread.start()
+        if not self._started.wait(START_S):
+            raise LaunchError(f"expected the proxy to listen within {START_S:.0f} s, got nothing, at {LOOPBACK}")
+        if self._failed is not None:
+            self._thread.join(STOP_S)
+            raise LaunchError(
+                f"expected a free port, got {self._failed}, at {LOOPBACK}:{self._settings.port}"
+            ) from self._failed
+
+    def stop(self, *, linger_s: float = 1.0) -> None:
+        """Stop listening, give open connections `linger_s` to end by themselves, close the rest."""
+        master = self._master
+        if master is None or not self._thread.is_alive():
+            return
+        asyncio.run_coroutine_threadsafe(self._wind_down(linger_s), master.event_loop)
+        self._thread.join(linger_s + STOP_S)
+
+    def _work(self) -> None:
+        with _quiet(self._settings.log):
+            try:
+                asyncio.run(self._main())
+            except BaseException as e:  # noqa: BLE001  # told to start(), or too late to matter to anyone
+                self._failed = e
+            finally:
+                self._started.set()
+
+    async def _main(self) -> None:
+        settings = self._settings
+        opts = options.Options(
+            mode=[settings.mode],
+            listen_host=LOOPBACK,
+            listen_port=settings.port,
+            confdir=str(settings.confdir),
+            allow_hosts=list(settings.allow_hosts),
+            ssl_verify_upstream_trusted_ca=str(settings.trusted),
+        )
+        self._master = Master(opts)
+        self._listener = Proxyserver()  # type: ignore[no-untyped-call]
+        addons = (Core(), self._listener, DisableH2C(), NextLayer(), TlsConfig(), self._tee, _Running(self._report))
+        self._master.addons.add(*addons)  # type: ignore[no-untyped-call]
+        opts.update(connection_strategy="lazy")  # type: ignore[no-untyped-call]  # eager dials before --upstream can act
+        await self._master.run()
+        if self._failed is not None:
+            raise self._failed
+
+    def _report(self) -> None:
+        assert self._listener is not None
+        assert self._master is not None
+        for instance in self._listener.servers:
+            if instance.last_exception is not None:
+                cause = instance.last_exception.__cause__ or instance.last_exception
+                self._failed = cause
+                self._master.should_exit.set()
+        if self._failed is None:
+            self.port = self._listener.listen_addrs()[0][1]
+            self._started.set()
+
+    async def _wind_down(self, linger_s: float) -> None:
+        assert self._listener is not None
+        assert self._master is not None
+        for instance in self._listener.servers:
+            if instance.is_running:
+                await instance.stop()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + linger_s
+        while self._listener.connections and loop.time() < end:
+            await asyncio.sleep(0.01)
+        self._master.should_exit.set()
+
+
+class _Running:
+    """Calls back when mitmproxy has tried to listen."""
+
+    def __init__(self, report: Callable[[], None]) -> None:
+        self._report = report
+
+    def running(self) -> None:
+        self._report()
+
+
+class _quiet:
+    """Send mitmproxy's warnings to a file, and nothing anywhere else."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._handler: logging.Handler = logging.NullHandler() if path is None else _file(path)
+        self._logger = logging.getLogger("mitmproxy")
+
+    def __enter__(self) -> None:
+        self._before = (self._logger.level, self._logger.propagate)
+        self._logger.addHandler(self._handler)
+        self._logger.setLevel(logging.WARNING)
+        self._logger.propagate = False
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self._handler)
+        self._handler.close()
+        self._logger.level, self._logger.propagate = self._before
+
+
+def _file(path: Path) -> logging.Handler:
+    try:
+        path.touch(mode=0o600, exist_ok=True)
+        handler = logging.FileHandler(path, delay=True, encoding="utf-8")
+    except OSError:
+        return logging.NullHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    return handler
