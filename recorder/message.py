@@ -166,6 +166,8 @@ class Reply:
     server_edits: tuple[str, ...] = ()
     """Edits the server says it made to the context before sampling (applied_edits types, `compaction`)."""
     served: Served | None = None
+    notes: tuple[str, ...] = ()
+    """What the reader set aside: further choices of n > 1, a sample given up for a second start."""
 
 
 @dataclass(frozen=True, slots=True)
