@@ -93,8 +93,9 @@ class Routes:
                 return ""
             if self._upstream:
                 _redirect(request, self._upstream, rename=self._upstream.is_named)
-        method = "POST" if request.headers.get("upgrade", "").lower() == "websocket" else request.method
-        return url if self._classify(method, url) else ""
+        if request.method == "GET" and request.headers.get("upgrade", "").lower() != "websocket":
+            return ""
+        return url if self._classify(request.method, url) else ""
 
     def _family(self, request: Request) -> Family:
         wire = self._classify("POST", "http://localhost" + request.path)
