@@ -1,12 +1,10 @@
 """The HTTP side: paths to wire formats, an engine's answer to a stream or a body, and what the real servers add."""
 
 import asyncio
-import gzip
-import zlib
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-import zstandard
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
@@ -37,18 +35,29 @@ class Counts:
     """Of these, answered by an HTTP error."""
     cut: int = 0
     """Of these, dropped on the way by the script."""
+    left: int = 0
+    """Of these, dropped on the way by the client."""
 
 
 class _Stream(StreamingResponse):
-    """A stream that ends without its closing chunk when `cut` is set."""
+    """A stream that ends without its closing chunk when it is to be cut."""
 
-    cut = False
+    def __init__(self, frames: AsyncIterator[bytes], headers: dict[str, str], counts: Counts, *, cut: bool) -> None:
+        super().__init__(frames, 200, headers)
+        self._counts = counts
+        self._cut = cut
 
     async def stream_response(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for chunk in self.body_iterator:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        if not self.cut:
+        try:
+            async for chunk in self.body_iterator:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        except asyncio.CancelledError:
+            self._counts.left += 1
+            raise
+        if self._cut:
+            self._counts.cut += 1
+        else:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -67,10 +76,10 @@ class Handlers:
         return await self._reply("openai_responses", http)
 
     async def count_tokens(self, http: HttpRequest) -> Response:
-        request = await _read("anthropic", http)
-        if isinstance(request, Refusal):
-            return _error("anthropic", request)
-        return _json("anthropic", {"input_tokens": self._engine.count_tokens(request)})
+        return await self._count("anthropic", http, {})
+
+    async def input_tokens(self, http: HttpRequest) -> Response:
+        return await self._count("openai_responses", http, {"object": "response.input_tokens"})
 
     async def models(self, http: HttpRequest) -> Response:
         names = self._engine.models
@@ -90,7 +99,13 @@ class Handlers:
 
     async def not_found(self, http: HttpRequest) -> Response:
         refusal = Refusal(404, "not_found_error", f"no {http.method} {http.url.path} here")
-        return _error("anthropic" if "openai" not in http.headers.get("user-agent", "") else "openai", refusal)
+        return _error("anthropic", refusal)
+
+    async def _count(self, wire: str, http: HttpRequest, top: Json) -> Response:
+        request = await _read(wire, http)
+        if isinstance(request, Refusal):
+            return _error(wire, request)
+        return _json(wire, {**top, "input_tokens": self._engine.count_tokens(request)})
 
     async def _reply(self, wire: str, http: HttpRequest) -> Response:
         self.counts.requests += 1
@@ -105,10 +120,13 @@ class Handlers:
         encoder = _encoder(request)
         if not request.stream:
             return await self._whole(request, encoder, answer)
-        headers = {**_headers(wire, fresh("req_011")), "cache-control": "no-cache"}
-        response = _Stream(_paced(_frames(encoder, answer), answer.pace), 200, headers, "text/event-stream")
-        self._cut(response, answer.pace)
-        return response
+        headers = {
+            "content-type": "text/event-stream; charset=utf-8",
+            "cache-control": "no-cache",
+            **_headers(wire, fresh("req_011")),
+        }
+        cut = answer.pace.cut_after is not None
+        return _Stream(_paced(_frames(encoder, answer), answer.pace), headers, self.counts, cut=cut)
 
     async def _whole(self, request: Request, encoder: Encoder, answer: Answer) -> Response:
         completion = await collect(answer.pieces)
@@ -116,21 +134,18 @@ class Handlers:
             self.counts.refused += 1
             return _error(request.wire, Refusal(500, completion.type, completion.message))
         body = dumps(encoder.body(completion)).encode("utf-8", "surrogatepass")
-        headers = {**_headers(request.wire, fresh("req_011")), "content-length": str(len(body))}
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            **_headers(request.wire, fresh("req_011")),
+        }
         if answer.pace.cut_after is None:
-            return Response(body, 200, headers, "application/json")
+            return Response(body, 200, headers)
 
         async def half() -> AsyncIterator[bytes]:
             yield body[: len(body) // 2]
 
-        response = _Stream(half(), 200, headers, "application/json")
-        self._cut(response, answer.pace)
-        return response
-
-    def _cut(self, response: _Stream, pace: Pace) -> None:
-        if pace.cut_after is not None:
-            response.cut = True
-            self.counts.cut += 1
+        return _Stream(half(), headers, self.counts, cut=True)
 
 
 def make_app(handlers: Handlers) -> Starlette:
@@ -142,6 +157,7 @@ def make_app(handlers: Handlers) -> Starlette:
             Route(f"{root}/chat/completions", handlers.chat, methods=["POST"]),
             Route(f"{root}/responses", handlers.responses, methods=["POST"]),
             Route(f"{root}/responses", handlers.no_websocket, methods=["GET"]),
+            Route(f"{root}/responses/input_tokens", handlers.input_tokens, methods=["POST"]),
             Route(f"{root}/models", handlers.models, methods=["GET"]),
         ]
     every = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -150,38 +166,22 @@ def make_app(handlers: Handlers) -> Starlette:
 
 async def _read(wire: str, http: HttpRequest) -> Request | Refusal:
     try:
-        body = decoded(await http.body(), http.headers.get("content-encoding", ""))
-        return parse(wire, dict(http.headers), body)
+        return parse(wire, tuple(http.headers.items()), await http.body())
     except WireError as e:
         return Refusal(400, "invalid_request_error", str(e))
 
 
-def decoded(body: bytes, encoding: str) -> bytes:
-    """Undo a request's content-encoding."""
-    try:
-        match encoding.strip().lower():
-            case "" | "identity":
-                return body
-            case "gzip":
-                return gzip.decompress(body)
-            case "deflate":
-                return zlib.decompress(body)
-            case "zstd":
-                return zstandard.ZstdDecompressor().decompressobj().decompress(body)
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as e:
-        raise WireError(f"expected a body in {encoding}, got {e}") from e
-    raise WireError(f"expected gzip, deflate or zstd as content-encoding, got {encoding}")
-
-
 def _encoder(request: Request) -> Encoder:
-    model = request.head.model
+    model, created = request.head.model, int(time.time())
     match request.wire:
         case "anthropic":
             return AnthropicEncoder(reply_id=request.reply_id, model=model)
         case "openai_chat":
-            return ChatEncoder(reply_id=request.reply_id, model=model, include_usage=request.include_usage)
+            return ChatEncoder(
+                reply_id=request.reply_id, model=model, created=created, include_usage=request.include_usage
+            )
         case _:
-            return ResponsesEncoder(reply_id=request.reply_id, model=model)
+            return ResponsesEncoder(reply_id=request.reply_id, model=model, created=created)
 
 
 async def _frames(encoder: Encoder, answer: Answer) -> AsyncIterator[bytes]:

@@ -1,6 +1,5 @@
 """OpenAI chat completions. The role comes first, a tool's id and name only in its first chunk, the usage after all."""
 
-import time
 from collections.abc import Iterator
 
 from proxy.gateway.completion import Close, Completion, Fault, Open, Piece, Start, Stop, StopReason, Text
@@ -19,11 +18,11 @@ FINISH: dict[StopReason, str] = {
 
 
 class ChatEncoder:
-    def __init__(self, *, reply_id: str, model: str, include_usage: bool) -> None:
+    def __init__(self, *, reply_id: str, model: str, created: int, include_usage: bool) -> None:
         self._id = reply_id
         self._model = model
         self._include_usage = include_usage
-        self._created = int(time.time())
+        self._created = created
         self._tools = -1
         self._kind = ""
         self._usage = Usage()

@@ -1,7 +1,6 @@
 """OpenAI Responses. Every event is numbered; an output item is added, grows part by part, and is done as a whole."""
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from proxy.gateway.completion import Close, Completion, Fault, Open, Piece, Start, Stop, StopReason, Text
 from proxy.gateway.formats import Json, event
@@ -18,10 +17,11 @@ _INCOMPLETE: dict[StopReason, str] = {
 
 
 class ResponsesEncoder:
-    def __init__(self, *, reply_id: str, model: str) -> None:
+    def __init__(self, *, reply_id: str, model: str, created: int, new_id: Callable[[str], str] = fresh) -> None:
         self._id = reply_id
         self._model = model
-        self._created = int(time.time())
+        self._created = created
+        self._new_id = new_id
         self._number = -1
         self._output: list[Json] = []
         self._item_id = ""
@@ -52,7 +52,7 @@ class ResponsesEncoder:
         return iter(())
 
     def body(self, completion: Completion) -> Json:
-        items = [_item(b, fresh(_ITEM_IDS[b.kind])) for b in completion.blocks]
+        items = [_item(b, self._new_id(_ITEM_IDS[b.kind])) for b in completion.blocks]
         return self._final(items, completion.stop, completion.usage)
 
     def _event(self, name: str, data: Json) -> bytes:
@@ -73,7 +73,7 @@ class ResponsesEncoder:
 
     def _open(self, block: Block) -> Iterator[bytes]:
         self._block, self._text = block, ""
-        self._item_id = fresh(_ITEM_IDS[block.kind])
+        self._item_id = self._new_id(_ITEM_IDS[block.kind])
         item = _item(block, self._item_id, done=False)
         yield self._event("response.output_item.added", {"output_index": len(self._output), "item": item})
         if block.kind != "tool_call":
