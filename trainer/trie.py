@@ -1,4 +1,4 @@
-"""Every context the model had, as one radix trie over tokens. A leaf is a branch; a sampled token is trained on one branch.
+"""Every context the model had, as one radix trie over tokens. A leaf is a branch; a sampled token trains on one branch.
 
     tokens 1..12 and ans, evicted: 5, then 8, then 11 (METHOD.md section 2)
 
@@ -9,8 +9,8 @@
 
     36 branch tokens, 18 trie tokens, R = 2.00
 
-Tokens decide identity, not messages: equal messages may tokenise differently. Nodes are numbered depth first, in the order
-in which the samples first went through them, and are kept as arrays: a million tokens are a million integers, not objects.
+Tokens decide identity, not messages: equal messages may tokenise differently. Nodes are numbered depth first, in the
+order in which the samples first went through them, and kept as arrays: a million tokens are a million integers.
 """
 
 # N nodes, T trie tokens, S samples, B branches, L tokens of one sequence
@@ -35,6 +35,15 @@ Floats = NDArray[np.float64]
 FIRST_COMPARED = 256  # ours: most forks show early; doubled from there, so that a long trunk takes few comparisons
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A run of tokens that survived an edit: tokens [before, before + length) are now [after, after + length)."""
+
+    before: int
+    after: int
+    length: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
     """One model call: what it was asked (`P_c`) and what it sampled (`S_c`), in tokens."""
@@ -51,8 +60,12 @@ class Sample:
     """Nats, one per sampled token, under the reference policy; None = not computed."""
     rollout: str | int | None = field(default=None, kw_only=True)
     """Samples with the same value are one rollout, however often it forked; None = a rollout of its own."""
+    thread: str | int | None = field(default=None, kw_only=True)
+    """Within a rollout: the line of context it belongs to (main, a subagent), its samples in the order of calls."""
     call: int | None = field(default=None, kw_only=True)
     """The recorder's number of the call; None = not recorded."""
+    kept: tuple[Kept, ...] | None = field(default=None, kw_only=True)
+    """What of the thread's previous `R_c` is still in this prompt, in order; None = to be inferred from the tokens."""
 
     def __post_init__(self) -> None:
         for name in ("prompt_ids", "completion_ids"):
@@ -106,7 +119,7 @@ class Node:
     start: int
     """Path position of its first token = number of tokens before it."""
     owners: tuple[Owner, ...]
-    """Several where calls sampled the same tokens in the same context: retries, rollouts of a group that start alike."""
+    """Several where calls sampled the same tokens in the same context: retries, a group's rollouts that start alike."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,7 +205,7 @@ class TokenTrie:
 
     @cached_property
     def before_T(self) -> Index:
-        """The trie token before each one on its path, whose logits predict it; behind a fork the fork point; -1 = none."""
+        """The trie token before each one on its path, whose logits predict it (after a fork, its end); -1 = none."""
         before = np.arange(-1, self.unique_tokens - 1)
         last_N = self.offset_N + self.stop_N - self.start_N - 1
         before[self.offset_N] = np.where(self.parent_N >= 0, last_N[self.parent_N], -1)

@@ -1,0 +1,143 @@
+"""A causal language model taken apart without editing it: the body gives hidden states, the head logits.
+
+Shared engines call the body on parts of a trie, with explicit masks, positions and caches, and the head where a token
+is scored. `obstacle` says which backbones that would be wrong for.
+"""
+
+# L tokens of this call, J keys it sees, D hidden size
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+FIXED_ROPES = {"default", "linear", "llama3", "yarn", "proportional"}
+"""Rotary types whose angle depends on the position alone; dynamic and longrope depend on the length of the sequence."""
+SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
+"""Config fields of models whose forward changes the head's output (Gemma, Cohere, Granite, Falcon-H1)."""
+
+
+class Backbone:
+    """The parts of a model that engines call. Wrappers (DDP, peft, torch.compile) are looked through."""
+
+    def __init__(self, model: nn.Module) -> None:
+        causal = unwrap(model)
+        self.body: nn.Module = getattr(causal, getattr(causal, "base_model_prefix", "") or "model")
+        head = causal.get_output_embeddings() if hasattr(causal, "get_output_embeddings") else None
+        if head is None:
+            raise ValueError(f"expected a causal language model with an output head; got {type(causal).__name__}")
+        self.head: nn.Module = head
+        config: Any = getattr(causal, "config", None)
+        self.config: Any = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+        parameters = inspect.signature(self.body.forward).parameters
+        self.cache_name = "cache" if "cache" in parameters else "past_key_values"
+        self.takes_positions = "position_ids" in parameters
+        scaled = [name for name in SCALED_LOGITS if getattr(self.config, name, None) not in (None, 1, 1.0)]
+        if scaled:
+            raise ValueError(f"expected logits straight from the output head; {type(causal).__name__} sets {scaled[0]}")
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.body.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the hidden states, outside autocast."""
+        return next(self.body.parameters()).dtype
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """Columns of the logits."""
+        weight = getattr(self.head, "weight", None)
+        return int(weight.shape[0]) if isinstance(weight, Tensor) else int(self.config.vocab_size)
+
+    @property
+    def implementation(self) -> str:
+        return getattr(self.config, "_attn_implementation", None) or "unknown"
+
+    def hidden(
+        self, ids_L: Tensor, *, positions_L: Tensor | None = None, seen_LJ: Tensor | None = None, cache: object = None
+    ) -> Tensor:
+        """Hidden states (L, D). `seen_LJ`: True = may attend; None = plain causal over these L tokens alone."""
+        kwargs: dict[str, Any] = {"use_cache": cache is not None}
+        if positions_L is not None:
+            kwargs["position_ids"] = positions_L[None]
+        if seen_LJ is not None:
+            kwargs["attention_mask"] = self._mask(seen_LJ)
+        if cache is not None:
+            kwargs[self.cache_name] = cache
+        hidden_1LD: Tensor = self.body(input_ids=ids_L[None], **kwargs)[0]
+        return hidden_1LD[0]
+
+    def _mask(self, seen_LJ: Tensor) -> Tensor:
+        if self.implementation == "sdpa":
+            return seen_LJ[None, None]
+        lowest = torch.finfo(self.dtype).min
+        return torch.zeros_like(seen_LJ, dtype=self.dtype).masked_fill(~seen_LJ, lowest)[None, None]
+
+    @contextmanager
+    def sharing(self) -> Iterator[None]:
+        """While a shared engine runs: attention that takes explicit masks, no checkpointing (it drops caches)."""
+        before = self.implementation
+        checkpointed = [m for m in self.body.modules() if getattr(m, "gradient_checkpointing", False) is True]
+        if before not in ("sdpa", "eager", "unknown"):
+            self.config._attn_implementation = "sdpa"
+        for module in checkpointed:
+            module.gradient_checkpointing = False  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            if before not in ("sdpa", "eager", "unknown"):
+                self.config._attn_implementation = before
+            for module in checkpointed:
+                module.gradient_checkpointing = True  # type: ignore[assignment]
+
+    def obstacle(self, longest: int) -> str:
+        """Why this backbone cannot share prefixes up to `longest` tokens; "" = it can."""
+        config, name = self.config, type(self.body).__name__
+        if not self.takes_positions:
+            return f"{name} takes no position_ids"
+        if getattr(self.body, "_is_stateful", False):
+            return f"{name} keeps a recurrent state, which masks and key-value caches do not cover"
+        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+        window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+        if kinds - {"full_attention", "sliding_attention"}:
+            return f"{name} has {', '.join(sorted(kinds - {'full_attention'}))} layers"
+        slides = "sliding_attention" in kinds or getattr(config, "layer_types", None) is None
+        if slides and window is not None and window < longest:
+            return (
+                f"{name} attends in a sliding window of {window} tokens, shorter than the longest branch of {longest}"
+            )
+        if getattr(config, "attention_chunk_size", None):
+            return f"{name} attends in chunks of {config.attention_chunk_size} tokens"
+        rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+        kind = rope.get("rope_type", "default")
+        if kind not in FIXED_ROPES:
+            return f"{name} rotates by the length of the sequence ({kind})"
+        return ""
+
+
+def unwrap(model: nn.Module) -> Any:
+    """The causal language model inside DDP, torch.compile and peft."""
+    inner: Any = model
+    while True:
+        if isinstance(inner, nn.parallel.DistributedDataParallel):
+            inner = inner.module
+        elif hasattr(inner, "_orig_mod"):
+            inner = inner._orig_mod
+        elif hasattr(inner, "get_base_model"):
+            inner = inner.get_base_model()
+        else:
+            return inner
+
+
+def drops(model: nn.Module) -> bool:
+    """Whether a second forward of the same tokens would differ from the first."""
+    attention = getattr(getattr(unwrap(model), "config", None), "attention_dropout", 0.0)
+    return model.training and (bool(attention) or any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules()))
