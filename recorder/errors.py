@@ -8,7 +8,8 @@
     ├── ScriptError    a gateway script that cannot be played                (also ValueError)
     ├── ModelError     a model or tokenizer that cannot be loaded             (also ValueError)
     ├── RenderError    messages that a chat template cannot render exactly   (also ValueError)
-    └── ExportError    a dataset that cannot be written or does not add up   (also ValueError)
+    ├── ExportError    a dataset that cannot be written or does not add up   (also ValueError)
+    └── TrainError     a training run that cannot start, go on or be written (also RuntimeError)
 
 Every message is one line: expected, got, where. The command line prints it and exits with 1.
 """
@@ -41,3 +42,6 @@ class RenderError(MemorywalkerError, ValueError): ...
 
 
 class ExportError(MemorywalkerError, ValueError): ...
+
+
+class TrainError(MemorywalkerError, RuntimeError): ...
