@@ -1,4 +1,4 @@
-"""What the model cannot see, in one named, versioned list. All that the wire modules leave out or fold together is here.
+"""What the model cannot see: one named, versioned list of all that the wire modules leave out or fold together.
 
 Two prefixes are the same to us when they are the same to the model. Everything below is evidence from live captures or
 from the vendors' documentation; a change to what is left out changes every content hash, so `VERSION` goes up with it.
@@ -71,7 +71,7 @@ def _integral(value: object) -> object:
 
 
 def loads(data: bytes | str) -> object:
-    """JSON as orjson reads it, or, where orjson is stricter (lone surrogates, NaN), as Python does. ValueError if neither can."""
+    """JSON as orjson reads it, or as Python does where orjson is stricter (lone surrogates). ValueError if neither."""
     try:
         value: object = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -100,8 +100,13 @@ def dumps(value: object) -> str:
     return text
 
 
+def raw(value: object) -> str:
+    """Arguments that should be a string, from servers that send an object or nothing."""
+    return value if isinstance(value, str) else "" if value is None else dumps(value)
+
+
 def arguments(text: str) -> str:
-    """A tool call's arguments as they stand in a prefix: canonical JSON; `{}` for none; text that is no JSON as it is."""
+    """A tool call's arguments as they stand in a prefix: canonical JSON, `{}` for none; what is no JSON as it is."""
     if not text.strip():
         return "{}"
     try:

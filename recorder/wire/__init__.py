@@ -1,4 +1,4 @@
-"""Bytes <-> messages, one module for each wire format. `read` never raises: what it cannot read is `Opaque`, with a reason."""
+"""Bytes -> messages, one module for each wire format. `read` never raises: what it cannot read is `Opaque`, and why."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -54,7 +54,7 @@ _FORMATS = {
 
 
 def classify(method: str, url: str) -> str:
-    """Name of the wire format, or empty when the address is not a model call's. Looks at the path only, not at the host."""
+    """Name of the wire format, or empty when the address is not a model call's. Only the path counts, not the host."""
     return route(method, url).wire
 
 
@@ -114,4 +114,7 @@ def _reply(call: Call, how: _Format) -> Reply | None:
         return None
     reader = ReplyReader(how.gatherer())
     reader.feed(decode(call.response_body, call.response_header("content-encoding")))
-    return reader.finish()
+    try:
+        return reader.finish()
+    except WireError as error:  # a reply that cannot be read must not hide the request
+        return Reply(Message("assistant", ()), stop_reason="", complete=False, error=str(error))

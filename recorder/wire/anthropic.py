@@ -11,7 +11,7 @@ from recorder.errors import WireError
 from recorder.message import Block, Head, Message, Reply, Role, Tool, Usage
 from recorder.wire import body as b
 from recorder.wire.body import Json
-from recorder.wire.reply import error_text
+from recorder.wire.reply import body_error, error_text
 from recorder.wire.served import Gathered
 
 _ROLES: dict[object, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
@@ -159,11 +159,11 @@ class Gatherer:
 
     def whole(self, body: Json) -> None:
         self._seen = True
-        if body.get("type") == "error" or "error" in body:
-            self._error = error_text(body.get("error"))
+        if "input_tokens" in body:  # count_tokens
+            body = {"usage": body, "content": []}
+        if "content" not in body:
+            self._error = body_error(body) or "expected content, got none"
             return
-        if "input_tokens" in body and "content" not in body:  # count_tokens
-            body = body | {"usage": body}
         self._start(body)
         for i, block in enumerate(b.arr(body.get("content"))):
             self._open[i] = _Open(b.obj(block))
@@ -234,7 +234,7 @@ def _close(block: _Open) -> Block:
     start, streamed = block.start, "".join(block.text)
     kind = start.get("type")
     if kind in ("text", "thinking"):
-        return Block(kind, b.string(start.get(kind)) + streamed)  # type: ignore[arg-type]
+        return Block(kind, b.string(start.get(kind)) + streamed)
     raw = "".join(block.arguments)
     if kind == "tool_use":
         whole = canonical.dumps(start["input"]) if start.get("input") or not block.arguments else ""

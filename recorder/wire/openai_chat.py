@@ -12,7 +12,7 @@ from recorder.errors import WireError
 from recorder.message import Block, Head, Message, Reply, Role, Tool, Usage
 from recorder.wire import body as b
 from recorder.wire.body import Json
-from recorder.wire.reply import error_text
+from recorder.wire.reply import body_error, error_text
 from recorder.wire.served import Gathered
 
 _ROLES: dict[object, Role] = {
@@ -84,9 +84,8 @@ def _calls(item: Json, where: str) -> list[Block]:
 def _call(call: Json) -> Block:
     """A call as the wire has it: `custom` tools carry free text, functions JSON in a string."""
     function = b.obj(call.get("function")) or b.obj(call.get("custom"))
-    raw = function.get("arguments", function.get("input", ""))
-    text = raw if isinstance(raw, str) else canonical.dumps(raw)
-    return Block("tool_call", text, b.string(function.get("name")), b.string(call.get("id")))
+    raw = canonical.raw(function.get("arguments", function.get("input")))
+    return Block("tool_call", raw, b.string(function.get("name")), b.string(call.get("id")))
 
 
 def _content(content: object, where: str) -> tuple[Block, ...]:
@@ -105,9 +104,16 @@ def _part(part: Json) -> Block:
     if kind == "image_url":
         url = part.get("image_url")
         return image(url if isinstance(url, str) else b.string(b.obj(url).get("url")))
+    if kind == "thinking":
+        return Block("thinking", _mistral(part))
     if kind == "refusal":
         return Block("other", canonical.dumps(part.get("refusal")), "refusal")
     return Block("other", canonical.dumps(hashed(canonical.visible(part))), b.string(kind))
+
+
+def _mistral(part: Json) -> str:
+    """Reasoning as Mistral nests it: `{"type": "thinking", "thinking": [{"type": "text", "text": ...}]}`."""
+    return "".join(b.string(b.obj(text).get("text")) for text in b.arr(part.get("thinking")))
 
 
 def image(url: str) -> Block:
@@ -170,9 +176,12 @@ class Gatherer:
         self._ended = True
 
     def whole(self, body: Json) -> None:
-        self.event(body, "")
         self._seen = True
-        self._ended = not self._error and bool(b.arr(body.get("choices")))
+        if "choices" in body:
+            self.event(body, "")
+            self._ended = True
+        else:
+            self._error = body_error(body) or "expected choices, got none"
 
     def reply(self) -> Reply | None:
         if not self._seen:
@@ -209,10 +218,9 @@ class Gatherer:
         self._served.take(choice)
         self._stop = b.string(choice.get("finish_reason")) or self._stop
         content = delta.get("content")
-        if isinstance(content, list):  # Mistral streams thinking and text as parts
-            for part in map(b.obj, content):
-                self._text.append(b.string(part.get("text")))
-                self._thinking.extend(b.string(b.obj(t).get("text")) for t in b.arr(part.get("thinking")))
+        for part in map(b.obj, b.arr(content)):
+            self._text.append(b.string(part.get("text")))
+            self._thinking.append(_mistral(part))
         self._text.append(b.string(content))
         self._thinking.append(_reasoning(delta))
         self._refusal.append(b.string(delta.get("refusal")))

@@ -13,7 +13,7 @@ from recorder.message import Block, Head, Message, Reply, Role, Tool, Usage
 from recorder.wire import body as b
 from recorder.wire.body import Json
 from recorder.wire.openai_chat import hashed, image
-from recorder.wire.reply import error_text
+from recorder.wire.reply import body_error, error_text
 from recorder.wire.served import Gathered
 
 _ROLES: dict[object, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -75,16 +75,18 @@ def _message(item: Json, where: str) -> Message:
 
 def _item(item: Json) -> Block:
     """An item that is not a message. Arguments stay as they came: `canonical.echo` makes the prefix's form."""
-    kind = b.string(item.get("type"))
+    kind, call = b.string(item.get("type")), b.string(item.get("call_id"))
     if kind in _CALLS:
-        return Block(
-            "tool_call", b.string(item.get(_CALLS[kind])), b.string(item.get("name")), b.string(item.get("call_id"))
-        )
-    if kind in ("function_call_output", "custom_tool_call_output"):
-        return Block("tool_result", id=b.string(item.get("call_id")), parts=_output(item.get("output")))
+        return Block("tool_call", canonical.raw(item.get(_CALLS[kind])), b.string(item.get("name")), call)
     if kind == "reasoning":
         return Block("thinking", _reasoning(item))
-    return Block("other", canonical.dumps(canonical.visible(item, item_keys=True)), kind)
+    if kind.endswith("_call_output") and (call or "output" in item):
+        return Block("tool_result", id=call, parts=_output(item.get("output")))
+    shown = canonical.visible(item, item_keys=kind != "item_reference")
+    if kind.endswith("_call") and call:  # local_shell_call, apply_patch_call, computer_call: the client runs these
+        shown = {k: v for k, v in shown.items() if k not in ("type", "call_id")}
+        return Block("tool_call", canonical.dumps(shown), kind.removesuffix("_call"), call)
+    return Block("other", canonical.dumps(shown), kind)
 
 
 def _reasoning(item: Json) -> str:
@@ -177,10 +179,12 @@ class Gatherer:
 
     def whole(self, body: Json) -> None:
         self._seen = True
-        if body.get("error") or ("detail" in body and "output" not in body):
-            self._error = error_text(body.get("error") or body.get("detail"))
+        if "input_tokens" in body and "output" not in body:
+            body = {"usage": body, "output": []}
         if "output" in body:
             self._response(body, last=True)
+        else:
+            self._error = body_error(body) or "expected output, got none"
 
     def reply(self) -> Reply | None:
         if not self._seen:
@@ -211,8 +215,8 @@ class Gatherer:
         details = b.obj(response.get("incomplete_details"))
         self._stop = b.string(details.get("reason")) or b.string(response.get("status"))
         self._usage = b.merge(_usage(b.obj(response.get("usage"))), self._usage)
-        if response.get("error"):
-            self._error = error_text(response["error"])
+        if response.get("error") or self._stop in ("failed", "cancelled"):
+            self._error = error_text(response.get("error")) or self._stop
         if not self._items:
             for i, item in enumerate(b.arr(response.get("output"))):
                 self._items[i] = _Open({}, done=b.obj(item))
@@ -226,10 +230,7 @@ _LAST = frozenset(
 def _close(item: _Open) -> tuple[Block, ...]:
     made = item.done or _cut(item)
     if made.get("type") == "message":
-        try:
-            return _content(made.get("content"), "output")
-        except WireError:
-            return ()
+        return _content(made.get("content"), "output")
     return (_item(made),) if made.get("type") else ()
 
 

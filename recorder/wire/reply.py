@@ -88,8 +88,18 @@ def frames(body: bytes) -> list[bytes]:
     return [frame.strip() for frame in body.split(_RECORD) if frame.strip()]
 
 
+def body_error(body: Json) -> str:
+    """The error of a body that is no reply, in the shapes that servers and gateways use; empty = none said."""
+    if body.get("error"):
+        return error_text(body["error"])
+    said = body.get("message") or body.get("Message") or body.get("detail")
+    if not said:
+        return ""
+    return error_text({"type": body.get("type") or body.get("code"), "message": said})
+
+
 def error_text(error: object) -> str:
-    """`type: message` of the error objects of all three formats; a bare string as it is."""
+    """`type: message` of the error objects of all formats; a bare string as it is."""
     if isinstance(error, str):
         return error
     if not isinstance(error, dict):

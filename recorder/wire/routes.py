@@ -1,4 +1,4 @@
-"""Which addresses are model calls, told by the end of the path: base-URL routes, gateways and clouds put anything before."""
+"""Which addresses are model calls, told by the end of the path: routes, gateways and clouds put anything before it."""
 
 import re
 from dataclasses import dataclass
