@@ -1,1 +1,52 @@
 """Datasets for trainers, one module per format."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from recorder.errors import ExportError
+from trainer.export import logittree
+from trainer.export.folder import MANIFEST, check_free, folder
+from trainer.export.manifest import Counts, Manifest, file_hash, tokenizer_hash
+from trainer.render import Renderer
+from trainer.samples import Choice, samples
+from trainer.trie import TokenTrie
+from treebuilder.tree import Trajectory
+
+FORMATS = ("logittree",)
+
+
+def export(
+    trajectories: Iterable[Trajectory],
+    renderer: Renderer,
+    *,
+    out: Path,
+    format: str = "logittree",
+    tokenizer: str = "",
+    source: str = "",
+    choice: Choice = Choice(),  # noqa: B008  frozen
+    overwrite: bool = False,
+    progress: Callable[[], None] = lambda: None,
+) -> Manifest:
+    """Write the sessions of some trajectories as a dataset; one session at a time is in memory.
+
+    `tokenizer` and `source` are names for the manifest; `progress` is called after each call. ExportError if `out` is
+    taken, cannot be written, or the tokens do not add up: then nothing is left behind.
+    """
+    if format not in FORMATS:
+        raise ExportError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
+    check_free(out, overwrite=overwrite)
+    counts = Counts()
+    with folder(out, overwrite=overwrite) as unfinished:
+        with logittree.Writer(unfinished) as writer:
+            for trajectory in trajectories:
+                for session in trajectory.sessions:
+                    selection = samples(trajectory, renderer, session=session, choice=choice, progress=progress)
+                    trie = TokenTrie.build(selection.samples)
+                    counts.add(selection, trie)
+                    writer.add(session, selection, trie)
+        counts.rows, counts.owned_tokens = writer.rows, writer.owned_tokens
+        counts.check()
+        files = {path.name: file_hash(path) for path in sorted(unfinished.iterdir())}
+        manifest = Manifest(format, source, tokenizer, tokenizer_hash(renderer.tokenizer), counts, files)
+        (unfinished / MANIFEST).write_bytes(manifest.json())
+    return manifest

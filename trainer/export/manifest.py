@@ -1,0 +1,127 @@
+"""What an export holds, next to the data: counts, conservation, hashes, versions. No clock: same input, same bytes."""
+
+import hashlib
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import orjson
+from transformers import PreTrainedTokenizerBase
+
+from recorder.errors import ExportError
+from trainer.samples import Selection
+from trainer.trie import TokenTrie
+
+VERSION = 1
+
+
+@dataclass(slots=True)
+class Counts:
+    """Sums over the trajectories written so far."""
+
+    trajectories: int = 0
+    calls: int = 0
+    """Calls looked at, whatever became of them."""
+    rows: int = 0
+    branch_tokens: int = 0
+    """Tokens of all rows."""
+    trie_tokens: int = 0
+    """Tokens that an exact shared pass computes."""
+    call_tokens: int = 0
+    """Tokens of one row per call."""
+    trained_calls: int = 0
+    trained_tokens: int = 0
+    excused_calls: Counter[str] = field(default_factory=Counter)
+    excused_tokens: Counter[str] = field(default_factory=Counter)
+    silent_calls: int = 0
+    """Calls that sampled nothing."""
+    owned_tokens: int = 0
+    """Tokens owned by the rows as written: what conservation is checked against."""
+    fallbacks: Counter[str] = field(default_factory=Counter)
+    grades: Counter[str] = field(default_factory=Counter)
+
+    def add(self, selection: Selection, trie: TokenTrie) -> None:
+        self.trajectories += 1
+        self.calls += len(selection.samples) + len(selection.excused) + selection.silent
+        self.branch_tokens += trie.branch_tokens
+        self.trie_tokens += trie.unique_tokens
+        self.call_tokens += trie.call_tokens
+        self.trained_calls += len(selection.samples)
+        self.trained_tokens += selection.trained_tokens
+        self.silent_calls += selection.silent
+        self.fallbacks.update(selection.fallbacks)
+        self.grades.update(selection.grades)
+        for one in selection.excused:
+            self.excused_calls[one.reason.value] += 1
+            self.excused_tokens[one.reason.value] += one.tokens
+
+    def check(self) -> None:
+        """sampled = trained + excused, as written. ExportError if not."""
+        if self.owned_tokens != self.trained_tokens:
+            raise ExportError(
+                f"export: expected {self.trained_tokens} trained tokens in the rows, got {self.owned_tokens}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """`manifest.json`, field by field."""
+
+    format: str
+    source: str
+    """The database or files the calls came from."""
+    tokenizer: str
+    """Its name as given; empty = the format has no tokens."""
+    tokenizer_hash: str
+    """`sha256:` over vocabulary, rules and chat template."""
+    counts: Counts
+    files: dict[str, tuple[str, int]]
+    """Name -> (`sha256:` of its bytes, its size in bytes)."""
+
+    def json(self) -> bytes:
+        c = self.counts
+        excused = {r: {"calls": c.excused_calls[r], "tokens": c.excused_tokens[r]} for r in sorted(c.excused_calls)}
+        left_out = sum(c.excused_tokens.values())
+        content = {
+            "manifest_version": VERSION,
+            "format": self.format,
+            "memorywalker": _own_version(),
+            "source": self.source,
+            "tokenizer": {"name": self.tokenizer, "hash": self.tokenizer_hash},
+            "scheme": "logittree",
+            "counts": {
+                name: asdict(c)[name]
+                for name in ("trajectories", "calls", "rows", "branch_tokens", "trie_tokens", "call_tokens")
+            },
+            "conservation": {
+                "sampled_tokens": c.trained_tokens + left_out,
+                "trained_tokens": c.owned_tokens,
+                "excused_tokens": left_out,
+                "trained_calls": c.trained_calls,
+                "excused": excused,
+                "silent_calls": c.silent_calls,
+            },
+            "fallbacks": dict(sorted(c.fallbacks.items())),
+            "grades": dict(sorted(c.grades.items())),
+            "files": {name: {"hash": h, "size_bytes": n} for name, (h, n) in sorted(self.files.items())},
+        }
+        return orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def file_hash(path: Path) -> tuple[str, int]:
+    with path.open("rb") as f:
+        return "sha256:" + hashlib.file_digest(f, "sha256").hexdigest(), path.stat().st_size
+
+
+def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    rules = backend.to_str() if backend is not None else repr(sorted(tokenizer.get_vocab().items()))
+    return "sha256:" + hashlib.sha256(f"{rules}\0{tokenizer.chat_template}".encode()).hexdigest()
+
+
+def _own_version() -> str:
+    try:
+        return version("memorywalker")
+    except PackageNotFoundError:
+        return "unknown"
