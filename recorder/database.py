@@ -1,6 +1,6 @@
-"""Open the database: one SQLite file made private from its first byte, or a server by URL; at this version or not at all.
+"""Open the database: a SQLite file private from its first byte, or a server by URL; at this version or not at all.
 
-All that is special to one SQL dialect is here. Everything above speaks SQLAlchemy Core that SQLite and PostgreSQL share.
+All that is special to one SQL dialect is here. All else speaks SQLAlchemy Core that SQLite and PostgreSQL share.
 """
 
 import os
@@ -8,9 +8,8 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, inspect, insert, select
+from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -27,8 +26,7 @@ PAGE_BYTES = 8192
 
 def connect(target: str | Path, *, create: bool = True) -> Engine:
     """An engine on a database of this schema version. StoreError, one line, when that cannot be had."""
-    url = _url(target)
-    where = url.render_as_string(hide_password=True) if url.get_backend_name() != "sqlite" else str(url.database)
+    url, where = _url(target), shown(target)
     if url.get_backend_name() == "sqlite":
         _private_file(Path(where), create=create)
     try:
@@ -45,6 +43,12 @@ def connect(target: str | Path, *, create: bool = True) -> Engine:
     with errors(where):
         _bring_to_version(engine, where, create=create)
     return engine
+
+
+def shown(target: str | Path) -> str:
+    """The target as an error may name it: no password."""
+    url = _url(target)
+    return str(url.database) if url.get_backend_name() == "sqlite" else url.render_as_string(hide_password=True)
 
 
 @contextmanager
@@ -135,7 +139,7 @@ def _version(engine: Engine, where: str) -> str:
     with engine.connect().execution_options(reading=True) as connection:
         tables = inspect(connection).get_table_names()
         if schema.alembic_version.name in tables:
-            return connection.execute(select(schema.alembic_version.c.version_num)).scalar_one()
+            return str(connection.execute(select(schema.alembic_version.c.version_num)).scalar_one())
         if tables:
             raise StoreError(f"database: expected one of memorywalker, got tables {', '.join(tables[:3])} at {where}")
         return ""

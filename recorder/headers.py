@@ -1,6 +1,6 @@
 """What of a request's head may be kept: headers by allow-list, query values by allow-list. Credentials never pass.
 
-Every way into the store goes through here, so a new header is lost until it is named, and never leaks until it is noticed.
+Every way into the store goes through here: a new header is lost until it is named; it never leaks until noticed.
 """
 
 import re
@@ -56,7 +56,7 @@ def is_kept(name: str) -> bool:
 
 
 def clean_url(url: str) -> str:
-    """The URL without user, password and fragment; values of query parameters not known to be harmless are `REDACTED`."""
+    """The URL without user, password and fragment; values of query parameters not known as harmless are `REDACTED`."""
     try:
         parts = urlsplit(url)
     except ValueError:

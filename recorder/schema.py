@@ -1,9 +1,9 @@
 """The tables: a call is a thin row, its bytes are recipes over shared segments, its prefix is one node of a trie.
 
 run, session    keys of calls, each told once
-pack            the new segments of one body, compressed together
-segment         content address -> place in a pack
-call            one HTTP attempt: facts, request recipe (over the recipe of call `base`), response, digests of all of it
+pack            what a request or response added, compressed: small facts (method, URL, headers), then its new bytes
+segment         content address of a piece of a request -> place in a pack
+call            one HTTP attempt: times, outcome, digests; its request is a recipe of segments over that of call `base`
 chunk           response bytes of a call that is not finished yet, in order of arrival
 node            persistent trie of prefixes: id = prefix_hash(parent, message); the root's id = Head.digest
 """
@@ -27,7 +27,13 @@ session = Table(
     Column("harness", String, nullable=False),
 )
 
-pack = Table("pack", metadata, Column("id", _Id, primary_key=True), Column("data", LargeBinary, nullable=False))
+pack = Table(
+    "pack",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("base", _Id),
+    Column("data", LargeBinary, nullable=False),
+)
 
 segment = Table(
     "segment",
@@ -59,16 +65,15 @@ call = Table(
     Column("row_digest", LargeBinary, nullable=False),
     Column("head", LargeBinary),
     Column("node", LargeBinary),
+    Column("request_pack", _Id, nullable=False),
+    Column("response_pack", _Id),
     Column("base", _Id),
     Column("recipe", LargeBinary, nullable=False),
-    Column("request_meta", LargeBinary, nullable=False),
-    Column("response_meta", LargeBinary),
-    Column("response", LargeBinary),
     Index("call_session", "session"),
     Index("call_run", "run"),
     sqlite_autoincrement=True,
 )
-"""`response*` are NULL while the call is open; `once` keeps an import from being stored twice."""
+"""`response_*` are NULL while the call is open; `once` keeps an import from being stored twice."""
 
 chunk = Table(
     "chunk",

@@ -1,18 +1,21 @@
-"""A body is a recipe over shared segments, cut where JSON elements begin and end, so that a longer history re-uses the shorter.
+"""A body is a recipe over shared segments, cut where JSON elements begin and end: a longer history re-uses the shorter.
 
 Borders are a hint and never change a byte: joining the segments of any body, JSON or not, gives the body.
 
-    {"model":"m","messages":[ | {"role":"user","content":[ | "a long string" | ]} | ,{"role":... | ],"tools":[ | ...
+    {"model":"m","messages":[ | {"role":"user","content":[{"type":"text","text": | "a long string" | }]} | ,{"role":...
 
-A recipe is a list of segment ids told as runs over the recipe of an earlier body: `copy n from p` or `n new ids from i`.
+A body is compared with the one before it first: what they share, however far apart, is not scanned or hashed again.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 
 ELEMENT_DEPTHS = (2, 4)
-"""Nesting of the arrays whose elements are cut: `messages`, `tools`, `system`, `input` (2) and a message's `content` (4)."""
+"""Nesting of arrays whose elements are cut: `messages`, `tools`, `system`, `input` (2), a message's `content` (4)."""
 MIN_BLOCK_BYTES = 256
 """A content block smaller than this stays with its neighbour: a row and an id cost about 60 bytes. Ours."""
 MIN_STRING_BYTES = 512
@@ -20,7 +23,9 @@ MIN_STRING_BYTES = 512
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+([\[\]{}])', re.DOTALL)
-_OPENING, _ARRAY = b"[{", b"["
+_OPENING = frozenset(b"[{")
+_ARRAY = ord("[")
+_CHUNK = 4096
 
 
 def digest(data: bytes) -> bytes:
@@ -28,125 +33,116 @@ def digest(data: bytes) -> bytes:
     return blake2b(data, digest_size=16).digest()
 
 
-def borders(body: bytes, start: int = 0) -> Iterator[int]:
-    """Offsets at which `body` is cut, rising, 0 and the end left out. Linear in the body, whatever its bytes."""
-    if body[:1] not in (b"{", b"["):
-        return
-    containers = bytearray()
-    position = cut = 0
-    while found := _BRACKET.match(body, position):
-        end = found.end()
-        bracket = body[end - 1 : end]
-        if end - position > MIN_STRING_BYTES:
-            for border in _long_strings(body, position, end):
-                if border > cut:
-                    yield (cut := border)
-        position = end
-        if bracket in _OPENING:
-            depth = len(containers)
-            if depth in ELEMENT_DEPTHS and containers[-1:] == _ARRAY and depth == 2 and end - 1 > cut:
-                yield (cut := end - 1)
-            containers += bracket
-        else:
-            if not containers:
-                return
-            containers.pop()
-            depth = len(containers)
-            if (
-                depth in ELEMENT_DEPTHS
-                and containers[-1:] == _ARRAY
-                and (depth == 2 or end - cut >= MIN_BLOCK_BYTES)
-                and cut < end < len(body)
-            ):
-                yield (cut := end)
-
-
-def _long_strings(body: bytes, start: int, end: int) -> Iterator[int]:
-    for found in _STRING.finditer(body, start, end):
-        first, last = found.span()
-        if last - first >= MIN_STRING_BYTES:
-            yield first
-            yield last
-
-
 def split(body: bytes) -> list[bytes]:
     """The segments of a body; `b"".join(split(body)) == body`, and no segment is empty."""
-    offsets = [0, *borders(body), len(body)]
-    return [body[a:b] for a, b in zip(offsets, offsets[1:], strict=False) if a < b]
+    offsets = [0, *(border for border, _ in _borders(body, 0, b"")), len(body)]
+    return [body[a:b] for a, b in pairwise(offsets) if a < b]
 
 
-def encode_recipe(ids: Sequence[int], base: Sequence[int] = ()) -> bytes:
-    """Runs as varints: (length << 1 | copied), then the zigzag distance to where the last run of its sort ended."""
-    where = {segment: place for place, segment in enumerate(base)}
-    out = bytearray()
-    next_place = next_id = at = 0
-    while at < len(ids):
-        first = ids[at]
-        place = where.get(first)
-        length = 1
-        if place is None:
-            while at + length < len(ids) and ids[at + length] == first + length and ids[at + length] not in where:
-                length += 1
-            _varint(out, length << 1)
-            _varint(out, _zigzag(first - next_id))
-            next_id = first + length
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A body with its segments."""
+
+    body: bytes
+    ends: list[int]
+    """Offset after each segment, rising; the last is the body's length."""
+    nested: list[bytes]
+    """Containers open at each end, as their brackets: where the scan could go on."""
+    digests: list[bytes]
+
+    def segment(self, index: int) -> bytes:
+        return self.body[self.ends[index - 1] if index else 0 : self.ends[index]]
+
+
+EMPTY = Cut(b"", [], [], [])
+
+
+def cut(body: bytes, before: Cut = EMPTY) -> Cut:
+    """Cut a body, taking over the segments it shares with the body cut before."""
+    ends: list[int] = []
+    nested: list[bytes] = []
+    digests: list[bytes] = []
+    places = {d: i for i, d in enumerate(before.digests)}
+    at, open_brackets = 0, b""
+    follow: int | None = 0
+    while at < len(body):
+        if follow is not None and follow < len(before.ends):
+            old = before.ends[follow - 1] if follow else 0
+            reach = old + shared_start(before.body, body, old, at)
+            last = bisect_right(before.ends, reach, follow)
+            if last > follow:
+                ends += [e - old + at for e in before.ends[follow:last]]
+                nested += before.nested[follow:last]
+                digests += before.digests[follow:last]
+                at, open_brackets = ends[-1], nested[-1]
+        follow = None
+        for end, containers in _borders(body, at, open_brackets):
+            name = digest(body[at:end])
+            ends.append(end)
+            nested.append(containers)
+            digests.append(name)
+            at = end
+            place = places.get(name)
+            if place is not None and before.nested[place] == containers:
+                follow, open_brackets = place + 1, containers
+                break
         else:
-            while at + length < len(ids) and place + length < len(base) and ids[at + length] == base[place + length]:
-                length += 1
-            _varint(out, length << 1 | 1)
-            _varint(out, _zigzag(place - next_place))
-            next_place = place + length
-        at += length
-    return bytes(out)
+            if at < len(body):
+                ends.append(len(body))
+                nested.append(b"")
+                digests.append(digest(body[at:]))
+            at = len(body)
+    return Cut(body, ends, nested, digests)
 
 
-def decode_recipe(recipe: bytes, base: Sequence[int] = ()) -> list[int]:
-    """Inverse of `encode_recipe`; ValueError when the recipe is cut or points outside its base."""
-    ids: list[int] = []
-    next_place = next_id = at = 0
-    while at < len(recipe):
-        run, at = _read_varint(recipe, at)
-        step, at = _read_varint(recipe, at)
-        distance = step >> 1 if not step & 1 else -(step >> 1) - 1
-        length = run >> 1
-        if run & 1:
-            place = next_place + distance
-            next_place = place + length
-            if place < 0 or next_place > len(base):
-                raise ValueError(f"recipe: expected places below {len(base)}, got {place}..{next_place} at byte {at}")
-            ids += base[place:next_place]
+def _borders(body: bytes, start: int, open_brackets: bytes) -> Iterator[tuple[int, bytes]]:
+    """Offsets at which `body` is cut after `start`, rising, its end left out, with the brackets open there. Linear."""
+    if not start and body[:1] not in (b"{", b"["):
+        return
+    containers = bytearray(open_brackets)
+    position = at = start
+    total = len(body)
+    match = _BRACKET.match
+    while found := match(body, position):
+        end = found.end()
+        if end - position > MIN_STRING_BYTES:
+            for string in _STRING.finditer(body, position, end):
+                first, last = string.span()
+                if last - first >= MIN_STRING_BYTES:
+                    if first > at:
+                        yield (at := first), bytes(containers)
+                    yield (at := last), bytes(containers)
+        bracket = body[end - 1]
+        if bracket in _OPENING:
+            if len(containers) == 2 and containers[1] == _ARRAY and end - 1 > at:
+                yield (at := end - 1), bytes(containers)
+            containers.append(bracket)
+        elif not containers:
+            return
         else:
-            first = next_id + distance
-            next_id = first + length
-            if length > MAX_RUN:
-                raise ValueError(f"recipe: expected a run of at most {MAX_RUN} segments, got {length} at byte {at}")
-            ids += range(first, next_id)
-    return ids
+            del containers[-1]
+            depth = len(containers)
+            if (
+                (depth == 2 or (depth == 4 and end - at >= MIN_BLOCK_BYTES))
+                and containers[-1] == _ARRAY
+                and at < end < total
+            ):
+                yield (at := end), bytes(containers)
+        position = end
 
 
-MAX_RUN = 1 << 24
-"""A damaged recipe must not ask for the memory of the machine."""
-
-
-def _zigzag(number: int) -> int:
-    return number << 1 if number >= 0 else (-number << 1) - 1
-
-
-def _varint(out: bytearray, number: int) -> None:
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        if at >= len(data):
-            raise ValueError(f"recipe: expected more bytes, got the end at {at}")
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, at
-        shift += 7
+def shared_start(a: bytes, b: bytes, i: int = 0, j: int = 0) -> int:
+    """Length of what `a` from `i` and `b` from `j` begin with alike."""
+    most = min(len(a) - i, len(b) - j)
+    done, step = 0, _CHUNK
+    while done < most and a[i + done : i + min(done + step, most)] == b[j + done : j + min(done + step, most)]:
+        done = min(done + step, most)
+        step *= 2
+    low, high = done, min(done + step, most)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[i + low : i + middle] == b[j + low : j + middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

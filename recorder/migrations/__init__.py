@@ -12,7 +12,7 @@ from recorder.errors import StoreError
 
 
 def upgrade(engine: Engine, version: str, where: str) -> None:
-    """Bring a database at `version` (empty = no tables) to the newest, in one transaction. StoreError when it is newer."""
+    """Bring a database at `version` (empty = no tables) to the newest in one transaction. StoreError: it is newer."""
     script = ScriptDirectory(str(Path(__file__).parent))
     head = script.get_current_head()
     try:

@@ -1,0 +1,216 @@
+"""Writes calls: what is new becomes a pack, what is known becomes a recipe. One Writer per Store, under its lock.
+
+What a Writer remembers (last bodies of a session, ids of segments, the end of the pack chain) only saves work: it is
+read from the database when missing and thrown away when a transaction fails.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy import Connection, Table, delete, func, insert, select, update
+
+from recorder import database, packs, recipe, rows, schema, segments, wire
+from recorder.call import Call
+from recorder.message import Exchange, Hints, prefix_hash
+from recorder.reader import Reader
+
+MAX_RECIPE_CHAIN = 32
+"""Recipes to read for one body at most; a whole recipe now and then costs little, following a long chain much. Ours."""
+SESSIONS = 64
+SESSION_BODIES = 4
+"""Threads of a session whose last body is kept in memory: main, title, subagents."""
+KNOWN_IDS = 500_000
+SELECT_IDS = 500
+
+
+@dataclass(slots=True)
+class _Last:
+    """A body that the next one may grow from."""
+
+    seq: int
+    ids: list[int]
+    chain: int
+    cut: segments.Cut
+
+
+@dataclass(slots=True)
+class _Session:
+    id: int
+    link: packs.Link | None = None
+    bodies: list[_Last] = field(default_factory=list)
+
+
+class Writer:
+    def __init__(self, reader: Reader) -> None:
+        self.unparsed = 0
+        self._reader = reader
+        self._ids: dict[bytes, int] = {}
+        self._runs: dict[str, int] = {}
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+
+    def forget(self) -> None:
+        """A transaction failed: what was learned in it may not be so."""
+        self._ids.clear()
+        self._runs.clear()
+        self._sessions.clear()
+        self._reader.forget()
+
+    def insert(self, connection: Connection, call: Call, *, finished: bool, once: bytes | None = None) -> int:
+        """Store a call, with its response when it is finished; its seq."""
+        meaning, hints = self._read(call)
+        session_key, run_key = rows.key(hints.session or call.run), rows.key(call.run)
+        session = self._session(connection, session_key, rows.key(hints.harness))
+        if run_key not in self._runs:
+            self._runs[run_key] = _key_id(connection, schema.run, run_key)
+        before = self._nearest(session, call.request_body)
+        meta = rows.request_meta(call)
+        cut = segments.cut(call.request_body, before.cut if before else segments.EMPTY)
+        ids, request_pack = self._store_segments(connection, session, meta, cut, before)
+        base = before if before and before.chain < MAX_RECIPE_CHAIN else None
+        head, node = _store_prefix(connection, meaning)
+        values: dict[str, object] = {
+            "once": once,
+            "model": rows.key(meaning.head.model) if meaning else "",
+            "started_at_utc": call.started_at_utc,
+            "request_length": len(call.request_body),
+            "request_digest": segments.digest(call.request_body),
+            "head": head,
+            "node": node,
+            "base": base.seq if base else None,
+            "recipe": recipe.encode(ids, base.ids if base else ()),
+            "request_pack": request_pack,
+            "response_pack": None,
+            **(rows.response_columns(call) if finished else rows.OPEN),
+        }
+        if finished:
+            session.link = packs.add(connection, rows.join_response(call), session.link)
+            values["response_pack"] = session.link.id
+        values["row_digest"] = rows.row_digest(
+            {**values, "run_key": run_key, "session_key": session_key},
+            meta,
+            rows.response_meta(call) if finished else b"",
+        )
+        values |= {"run": self._runs[run_key], "session": session.id}
+        seq = int(connection.execute(insert(schema.call).values(values).returning(schema.call.c.seq)).scalar_one())
+        self._remember(session, before, _Last(seq, ids, base.chain + 1 if base else 0, cut))
+        return seq
+
+    def finish(self, connection: Connection, seq: int, call: Call) -> bool:
+        """Store the response of a started call; False when there is no such call."""
+        row = connection.execute(rows.CALLS.where(schema.call.c.seq == seq)).one_or_none()
+        if row is None:
+            return False
+        session = self._session(connection, row.session_key, "")
+        session.link = packs.add(connection, rows.join_response(call), session.link)
+        values: dict[str, object] = {**rows.response_columns(call), "response_pack": session.link.id}
+        meta = rows.part(self._reader.pack(connection, row.request_pack))[0]
+        values["row_digest"] = rows.row_digest({**row._asdict(), **values}, meta, rows.response_meta(call))
+        connection.execute(update(schema.call).where(schema.call.c.seq == seq).values(values))
+        connection.execute(delete(schema.chunk).where(schema.chunk.c.seq == seq))
+        return True
+
+    def append(self, connection: Connection, seq: int, data: bytes) -> None:
+        places = select(func.coalesce(func.max(schema.chunk.c.place), -1) + 1).where(schema.chunk.c.seq == seq)
+        place = connection.execute(places).scalar_one()
+        connection.execute(insert(schema.chunk).values(seq=seq, place=place, data=data))
+
+    def _read(self, call: Call) -> tuple[Exchange | None, Hints]:
+        try:
+            meaning = wire.read(replace(call, response_body=b""))
+            return (meaning, meaning.hints) if isinstance(meaning, Exchange) else (None, wire.hints(call))
+        except Exception:  # noqa: BLE001  observing never disturbs: the bytes are stored, the failure is counted
+            self.unparsed += 1
+            return None, Hints()
+
+    def _session(self, connection: Connection, key: str, harness: str) -> _Session:
+        if key in self._sessions:
+            self._sessions.move_to_end(key)
+            return self._sessions[key]
+        session = _Session(_key_id(connection, schema.session, key, harness=harness))
+        newest = connection.execute(
+            select(schema.call).where(schema.call.c.session == session.id).order_by(schema.call.c.seq.desc()).limit(1)
+        ).one_or_none()
+        if newest is not None:
+            try:
+                session.link = self._reader.link(connection, newest.response_pack or newest.request_pack)
+                ids, chain = self._reader.recipe(connection, newest.seq)
+                session.bodies = [_Last(newest.seq, ids, chain, segments.EMPTY)]
+            except ValueError:  # damaged: begin a chain of its own; `verify` tells
+                session.link = None
+        self._sessions[key] = session
+        while len(self._sessions) > SESSIONS:
+            self._sessions.popitem(last=False)
+        return session
+
+    def _nearest(self, session: _Session, body: bytes) -> _Last | None:
+        """The body of the session that this one shares the longest start with; the newest of equals."""
+        return max(reversed(session.bodies), key=lambda last: segments.shared_start(last.cut.body, body), default=None)
+
+    def _remember(self, session: _Session, before: _Last | None, last: _Last) -> None:
+        if before is not None and 2 * segments.shared_start(before.cut.body, last.cut.body) >= len(before.cut.body):
+            session.bodies.remove(before)
+        session.bodies.append(last)
+        del session.bodies[:-SESSION_BODIES]
+
+    def _store_segments(
+        self, connection: Connection, session: _Session, meta: bytes, cut: segments.Cut, before: _Last | None
+    ) -> tuple[list[int], int]:
+        known = self._ids
+        asked = [d for d in dict.fromkeys(cut.digests) if d not in known]
+        if asked:
+            if len(known) > KNOWN_IDS:
+                known.clear()
+                asked = list(dict.fromkeys(cut.digests))
+            known.update(_segment_ids(connection, asked))
+        new = {d: cut.segment(i) for i, d in enumerate(cut.digests) if d not in known}
+        content = rows.join(meta, b"".join(new.values()))
+        session.link = packs.add(connection, content, session.link)
+        if new:
+            start = len(content) - sum(map(len, new.values()))
+            places: list[dict[str, object]] = []
+            for name, data in new.items():
+                places.append({"digest": name, "pack": session.link.id, "start": start, "length": len(data)})
+                start += len(data)
+            connection.execute(database.ignoring_duplicates(connection, schema.segment), places)
+            known.update(_segment_ids(connection, list(new)))
+        return [known[d] for d in cut.digests], session.link.id
+
+
+def _segment_ids(connection: Connection, digests: Sequence[bytes]) -> dict[bytes, int]:
+    found: dict[bytes, int] = {}
+    c = schema.segment.c
+    for at in range(0, len(digests), SELECT_IDS):
+        some = digests[at : at + SELECT_IDS]
+        found.update(
+            (bytes(d), int(i)) for d, i in connection.execute(select(c.digest, c.id).where(c.digest.in_(some)))
+        )
+    return found
+
+
+def _store_prefix(connection: Connection, meaning: Exchange | None) -> tuple[bytes | None, bytes | None]:
+    """Nodes of the trie that are not there yet; the ids of root and leaf."""
+    if meaning is None:
+        return None, None
+    parent = meaning.head.digest
+    path: list[dict[str, bytes | None]] = [{"id": parent, "parent": None, "message": None}]
+    for message in meaning.messages:
+        node = prefix_hash(parent, message.digest)
+        path.append({"id": node, "parent": parent, "message": message.digest})
+        parent = node
+    low, high = 0, len(path)  # a node is stored after its parent: search by halves for the first that is missing
+    while low < high:
+        middle = (low + high + 1) // 2
+        there = connection.scalar(select(schema.node.c.id).where(schema.node.c.id == path[middle - 1]["id"]))
+        low, high = (low, middle - 1) if there is None else (middle, high)
+    if path[low:]:
+        connection.execute(database.ignoring_duplicates(connection, schema.node), path[low:])
+    return meaning.head.digest, parent
+
+
+def _key_id(connection: Connection, table: Table, key: str, **more: str) -> int:
+    found = connection.scalar(select(table.c.id).where(table.c.key == key))
+    if found is None:
+        connection.execute(database.ignoring_duplicates(connection, table).values(key=key, **more))
+        found = connection.execute(select(table.c.id).where(table.c.key == key)).scalar_one()
+    return int(found)
