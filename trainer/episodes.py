@@ -1,4 +1,4 @@
-"""An episode is what one rollout sampled, call by call: what schemes, training and drift take, wherever it came from."""
+"""An episode is what one rollout sampled, call by call: what schemes, training and drift take, whatever its source."""
 
 from __future__ import annotations
 

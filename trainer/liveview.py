@@ -59,7 +59,7 @@ def logprobs(
     """One tensor per sample over its completion, nats; NaN = nothing predicts the token."""
     hidden = hidden_states(model, samples, step=step)
     return tuple(
-        _scored(model, hidden_KD, np.asarray(s.completion_ids)) for hidden_KD, s in zip(hidden, samples, strict=True)
+        score(model, hidden_KD, np.asarray(s.completion_ids)) for hidden_KD, s in zip(hidden, samples, strict=True)
     )
 
 
@@ -85,7 +85,7 @@ def _chunks(ids: Ids, start: int) -> list[slice]:
     return [slice(at, min(at + CHUNK_TOKENS, len(ids))) for at in range(start, len(ids), CHUNK_TOKENS)]
 
 
-def _scored(model: nn.Module, hidden_KD: Tensor, ids: Ids) -> Tensor:
+def score(model: nn.Module, hidden_KD: Tensor, ids: Ids) -> Tensor:
     head, dtype = Backbone(model).head, _accurate(hidden_KD)
     ids_K = torch.as_tensor(ids, dtype=torch.int64, device=hidden_KD.device)
     found = [torch.zeros(0, dtype=dtype, device=hidden_KD.device)]
@@ -97,7 +97,7 @@ def _scored(model: nn.Module, hidden_KD: Tensor, ids: Ids) -> Tensor:
 
 
 def _parts(rows: Tensor) -> tuple[Tensor, ...]:
-    return rows.split(HEAD_ROWS)  # type: ignore[no-untyped-call]
+    return tuple(rows[at : at + HEAD_ROWS] for at in range(0, len(rows), HEAD_ROWS))
 
 
 def _accurate(hidden: Tensor) -> torch.dtype:

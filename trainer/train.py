@@ -29,11 +29,11 @@ from recorder.errors import TrainError
 from trainer.checkpoint import Card, digest, finish, last_checkpoint, workplace
 from trainer.engines import engine as make_engine
 from trainer.engines.step import Engine
-from trainer.episodes import Episode
 from trainer.losses import Objective, grpo, nll, rollouts
 from trainer.models import load_model, load_tokenizer, quiet
 from trainer.runlog import RunLog
 from trainer.schemes import Plan, plan
+from trainer.sources import Source
 from trainer.trie import TokenTrie
 
 NO_CONTEXT = "no context: first token of an empty prompt"
@@ -186,28 +186,25 @@ class LogitTreeTrainer(Trainer):  # type: ignore[misc]
 
 
 def train(
-    episodes: Sequence[Episode],
+    source: Source,
     *,
     model: str | PreTrainedModel,
     out: Path,
     settings: Settings | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    excused: Mapping[str, int] | None = None,
-    notes: Sequence[str] = (),
     resume: bool = False,
     overwrite: bool = False,
 ) -> Trained:
-    """Train `model` on `episodes` and leave a Hugging Face checkpoint with a model card at `out`.
+    """Train `model` on the source's episodes and leave a Hugging Face checkpoint with a model card at `out`.
 
-    `excused`: reason -> sampled tokens of the source that are in no episode, for the card's conservation count.
     Raises ValueError for an unknown scheme or engine, TrainError where the run cannot start or be written.
     """
     settings = settings or Settings()
     engine = make_engine(settings.engine)
-    plans = [plan(settings.scheme, episode) for episode in episodes]
+    plans = [plan(settings.scheme, episode) for episode in source.episodes]
     trainable = [one for one in plans if one.samples]
     if not trainable:
-        raise TrainError(f"expected sampled tokens to train on, got none in {len(episodes)} episodes")
+        raise TrainError(f"expected sampled tokens to train on, got none in {len(source.episodes)} episodes")
     work = workplace(out, resume=resume, overwrite=overwrite)
     if isinstance(model, str):
         name = model
@@ -231,7 +228,7 @@ def train(
         checkpoint = last_checkpoint(work) if resume else None
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     contextless = sum(one.contextless_tokens for one in plans)
-    left_out = {**(excused or {}), **({NO_CONTEXT: contextless} if contextless else {})}
+    left_out = {**source.excused, **({NO_CONTEXT: contextless} if contextless else {})}
     card = Card(
         base_model=name,
         scheme=settings.scheme,
@@ -240,14 +237,14 @@ def train(
         steps=trainer.state.global_step,
         learning_rate=settings.learning_rate,
         seed=settings.seed,
-        sampled_tokens=sum(episode.sampled_tokens for episode in episodes) + sum((excused or {}).values()),
+        sampled_tokens=source.sampled_tokens,
         trained_tokens=sum(one.trained_tokens for one in plans),
         lost_tokens=sum(one.lost_tokens for one in plans),
         excused=left_out,
-        data=tuple((episode.name, digest(episode)) for episode in episodes),
+        data=tuple((episode.name, digest(episode)) for episode in source.episodes),
         first_loss=log.first_loss,
         last_loss=log.last_loss,
-        notes=tuple(notes),
+        notes=source.notes,
     )
     with quiet():
         finish(work, out, model=trainer.accelerator.unwrap_model(trainer.model), tokenizer=tokenizer, card=card)
