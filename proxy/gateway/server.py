@@ -105,6 +105,6 @@ def _server(handlers: Handlers) -> uvicorn.Server:
         log_level="critical",  # a cut is meant, and would be reported as an error
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=5,
     )
     return uvicorn.Server(config)

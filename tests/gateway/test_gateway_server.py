@@ -175,6 +175,18 @@ def test_a_rule_answers_what_fits_it_and_nothing_else(
                 assert said(ask(gateway, wire, "first", "middle", "last", rest=rest), wire) == expected
 
 
+def test_a_rule_can_be_for_subagents_alone() -> None:
+    ruled = script({"text": "main"}, rules=[{"when": {"agent": True}, "turns": [{"text": "agent"}]}])
+    main = {"x-claude-code-session-id": "s"}
+    with Gateway(ruled) as gateway:
+        url = gateway.url + PATHS["anthropic"]
+        texts = [
+            said(HTTP.post(url, json=body("anthropic", "a"), headers=headers))
+            for headers in ({**main, "x-claude-code-agent-id": "a1"}, main)
+        ]
+    assert texts == ["agent", "main"]
+
+
 def test_a_system_message_of_chat_counts_as_system() -> None:
     ruled = script({"text": "main"}, rules=[{"when": {"system": "title"}, "turns": [{"text": "ruled"}]}])
     sent = {"model": "m", "messages": [{"role": "system", "content": "title"}, {"role": "user", "content": "a"}]}
