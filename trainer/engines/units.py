@@ -1,0 +1,102 @@
+"""The trie cut into pieces worth one call of the model: long nodes in chunks, bushes of small subtrees together.
+
+    trunk (9000) ─┬─ leg (40)  ┐              unit 0  trunk[0:4096]      chunk_tokens = 4096
+                  ├─ leg (60)  ┘ one bush     unit 1  trunk[4096:8192]   under unit 0
+                  └─ spine (700) ── ...       unit 2  trunk[8192:9000]   under unit 1
+                                              unit 3  both legs          under unit 2, a mask keeps them apart
+                                              unit 4  spine              under unit 2
+
+Every unit sees all of its ancestors and nothing else, so one path's keys and values are enough to compute it.
+"""
+
+# T trie tokens, N nodes, L tokens of a unit
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.masks import needed, subtree_end
+from trainer.trie import Index, TokenTrie
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """Some tokens computed in one call, behind one prefix."""
+
+    token_L: Index
+    """Trie tokens, depth first."""
+    seen: int
+    """Tokens before it on its path: all of the units above, in order."""
+    parent: int
+    """The unit above; -1 = none."""
+    bush: bool
+    """Several branches side by side: needs an ancestor mask. Otherwise a plain run of one branch."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    units: tuple[Unit, ...]
+    """Depth first: a unit comes after its parent and before its parent's later siblings."""
+    end_T: Index
+    """Subtree ends, for ancestor masks."""
+
+    @property
+    def computed_tokens(self) -> int:
+        """At most `unique_tokens`: what trains nothing is left out."""
+        return sum(len(unit.token_L) for unit in self.units)
+
+    @property
+    def longest_path(self) -> int:
+        return max((unit.seen + len(unit.token_L) for unit in self.units), default=0)
+
+
+def plan(trie: TokenTrie, before_U: Index, *, chunk_tokens: int | None, bush_tokens: int) -> Plan:
+    """Cut what `before_U` needs into units of at most `chunk_tokens`; subtrees up to `bush_tokens` are put together."""
+    if chunk_tokens is not None and chunk_tokens < 1:
+        raise ValueError(f"chunk_tokens must be at least 1; got {chunk_tokens}")
+    bush_tokens = min(bush_tokens, chunk_tokens or bush_tokens)
+    end_T = subtree_end(trie)
+    need = needed(trie, before_U)
+    first_N = np.searchsorted(need, trie.offset_N)
+    last_N = np.searchsorted(need, trie.offset_N + trie.stop_N - trie.start_N)
+    end_N = np.searchsorted(need, end_T[trie.offset_N])
+    children: list[list[int]] = [[] for _ in trie.parent_N]
+    roots: list[int] = []
+    for node, parent in enumerate(trie.parent_N):
+        if end_N[node] > first_N[node]:
+            (children[parent] if parent >= 0 else roots).append(node)
+
+    units: list[Unit] = []
+    stack: list[tuple[list[int], int, int]] = []
+
+    def below(siblings: list[int], seen: int, above: int) -> None:
+        bush: list[int] = []
+        for node in siblings:
+            size = int(end_N[node] - first_N[node])
+            if size > bush_tokens:
+                stack.append(([node], seen, above))
+                continue
+            if bush and size + sum(int(end_N[n] - first_N[n]) for n in bush) > bush_tokens:
+                stack.append((bush, seen, above))
+                bush = []
+            bush.append(node)
+        if bush:
+            stack.append((bush, seen, above))
+
+    below(roots, 0, -1)
+    while stack:
+        nodes, seen, above = stack.pop()
+        node = nodes[0]
+        if len(nodes) > 1 or end_N[node] - first_N[node] <= bush_tokens:
+            token_L = np.concatenate([need[first_N[n] : end_N[n]] for n in nodes])
+            units.append(Unit(token_L, seen, above, bush=len(nodes) > 1 or end_N[node] > last_N[node]))
+            continue
+        own = need[first_N[node] : last_N[node]]
+        for begin in range(0, len(own), chunk_tokens or len(own)):
+            chunk = own[begin : begin + (chunk_tokens or len(own))]
+            units.append(Unit(chunk, seen, above, bush=False))
+            seen, above = seen + len(chunk), len(units) - 1
+        below(children[node], seen, above)
+    return Plan(tuple(units), end_T)
