@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-import brotli
+import brotli  # type: ignore[import-untyped]
 import zstandard
 
 _GZIP_MAGIC = b"\x1f\x8b"  # RFC 1952

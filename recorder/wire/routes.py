@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from recorder.message import CallKind
 
@@ -36,7 +36,7 @@ _THREAD = re.compile(r"/(?:threads|channels|conversations|rooms|batches)(?:/[^/]
 
 def route(method: str, url: str) -> Route:
     """GET counts only for Responses: it is the websocket handshake, a model call when the answer is 101."""
-    path = unquote(urlsplit(url).path).rstrip("/")
+    path = unquote(re.split("[?#]", url, maxsplit=1)[0]).rstrip("/")
     if _THREAD.search(path):  # OpenAI's assistants, chat services: messages of another kind
         return NONE
     for pattern, found in _PATHS:

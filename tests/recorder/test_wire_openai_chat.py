@@ -152,7 +152,7 @@ class TestStreams:
         ],
     )
     def test_reasoning_comes_in_the_fields_of_several_vendors(self, deltas: list[dict[str, object]]) -> None:
-        reply = stream(*(chunk(**d) for d in deltas), chunk(content="ok"))
+        reply = stream(*({"choices": [{"index": 0, "delta": d}]} for d in deltas), chunk(content="ok"))
         assert reply is not None
         assert reply.message.blocks == (Block("thinking", "hm"), Block("text", "ok"))
 
