@@ -66,6 +66,11 @@ class Tee:
         self.refused: dict[str, str] = {}
         """Host to reason: clients that broke off the TLS handshake, most often because they do not trust us."""
 
+    @property
+    def idle(self) -> bool:
+        """No call is running."""
+        return not self._open
+
     def requestheaders(self, flow: http.HTTPFlow) -> None:
         url = ""
         try:

@@ -23,7 +23,7 @@ from proxy.addon import Tee
 from proxy.harnesses import Family, Profile, Route
 from proxy.routing import Origin, Routes, origin
 from proxy.server import Server, Settings
-from proxy.writer import Writer
+from proxy.writer import Ledger, Writer
 from recorder.errors import LaunchError
 from recorder.store import Store
 from recorder.wire import classify
@@ -61,6 +61,7 @@ class Recording:
     """What an agent needs in its environment."""
     arguments: tuple[str, ...]
     """What it needs after its name."""
+    server: Server
     tee: Tee
     writer: Writer
 
@@ -174,7 +175,7 @@ def recording(
     origins = _origins(profile, environ)
     default = profile.base_urls[0].family if profile.base_urls else "anthropic"
     run_id = uuid4().hex
-    writer = Writer(lambda: Store.open(db), run=run_id, notice=notice or _on_stderr)
+    writer = Writer(lambda: open_store(db), run=run_id, notice=notice or _on_stderr)
     routes = Routes(
         classify=classify,
         is_model_host=lambda host, port: opened.search(f"{host}:{port}") is not None,
@@ -209,12 +210,17 @@ def recording(
                 environ=environ,
             ),
             arguments=harnesses.arguments(profile, route=route, url=server.url),
+            server=server,
             tee=tee,
             writer=writer,
         )
     finally:
         server.stop()
         writer.close()
+
+
+def open_store(db: str | Path) -> Ledger:
+    return Store.open(db)
 
 
 def _origins(profile: Profile, environ: Environ) -> dict[Family, Origin]:

@@ -71,7 +71,7 @@ class Server:
             ) from self._failed
 
     def stop(self, *, linger_s: float = 1.0) -> None:
-        """Stop listening, give open connections `linger_s` to end by themselves, close the rest."""
+        """Stop listening, give running calls `linger_s` to end by themselves, close every connection."""
         master = self._master
         if master is None or not self._thread.is_alive():
             return
@@ -124,11 +124,21 @@ class Server:
         for instance in self._listener.servers:
             if instance.is_running:
                 await instance.stop()
-        loop = asyncio.get_running_loop()
-        end = loop.time() + linger_s
-        while self._listener.connections and loop.time() < end:
-            await asyncio.sleep(0.01)
+        await _until(lambda: self._tee.idle, limit_s=linger_s)
+        self._tee.done()  # before the connections close, which would read as the client's doing
+        for handler in list(self._listener.connections.values()):
+            if (client := handler.transports.get(handler.client)) and client.handler:
+                client.handler.cancel("the recorder stopped")
+        listener = self._listener
+        await _until(lambda: not listener.connections, limit_s=1.0)
         self._master.should_exit.set()
+
+
+async def _until(happened: Callable[[], bool], *, limit_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + limit_s
+    while not happened() and loop.time() < end:
+        await asyncio.sleep(0.01)
 
 
 class _Running:

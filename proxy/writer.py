@@ -54,6 +54,8 @@ class Writer:
         self._released = 0  # written by the writer's thread only
         self._seqs: dict[Tape, int] = {}
         self._flushed: dict[Tape, int] = {}
+        self._begun = 0
+        self._abandoned = False
         self._ready = threading.Event()
         self._failed: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="memorywalker-writer", daemon=True)
@@ -72,6 +74,7 @@ class Writer:
             raise self._failed
 
     def begin(self, tape: Tape) -> None:
+        self._begun += 1
         self._queue.put(("begin", tape))
 
     def end(self, tape: Tape) -> None:
@@ -88,7 +91,8 @@ class Writer:
         self._queue.put(("stop", None))
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            left = self._queue.qsize() + len(self._seqs)
+            self._abandoned = True
+            left = self._begun - self.stored - self.lost
             self._lose(left, f"the store did not take the last {left} calls within {timeout_s:.0f} s")
 
     def _work(self) -> None:
@@ -133,6 +137,8 @@ class Writer:
                 store.finish(seq, call)
             else:
                 store.put(call)
+            if self._abandoned:
+                return
             if tape.overflow:
                 self._lose(1, f"more than {self._limit_bytes >> 20} MiB waited for the store")
             else:
