@@ -7,6 +7,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, inspect, select
@@ -65,7 +66,12 @@ def errors(where: str) -> Iterator[None]:
 
 def ignoring_duplicates(connection: Connection, table: Table) -> Insert:
     """INSERT that leaves a row that is there as it is; both dialects say ON CONFLICT DO NOTHING."""
-    if connection.dialect.name == "sqlite":
+    return _ignoring_duplicates(connection.dialect.name, table)
+
+
+@cache
+def _ignoring_duplicates(dialect: str, table: Table) -> Insert:
+    if dialect == "sqlite":
         return sqlite.insert(table).on_conflict_do_nothing()
     return postgresql.insert(table).on_conflict_do_nothing()
 

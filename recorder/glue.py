@@ -9,11 +9,11 @@ Exact for any bytes: `unglue(glue(body)) == body`. Text in one piece compresses 
 import re
 from collections import Counter
 
-from recorder.recipe import get_varint, put_varint
+from recorder.recipe import get_varint, put_varint, shared_start
 
 MAX_GLUES = 6
 MIN_SHARED_BYTES = 16
-MAX_PAIRS = 96
+MAX_PAIRS = 40
 """Neighbouring events that are compared at most, evenly spread: enough to see each kind of event. Ours."""
 _FREE = [bytes([b]) for b in (*range(1, 9), *range(14, 30))]
 """Stand-ins: bytes that neither JSON nor SSE may hold."""
@@ -79,20 +79,9 @@ def _candidates(body: bytes) -> list[bytes]:
     found: Counter[bytes] = Counter()
     for index in range(0, len(events) - 1, max(1, len(events) // MAX_PAIRS)):
         first, second = events[index], events[index + 1]
-        head = _shared(first, second)
+        head = shared_start(first, second)
         if head < MIN_SHARED_BYTES or head == len(first):
             continue
-        tail = _shared(first[head:][::-1], second[head:][::-1])
+        tail = shared_start(first[head:][::-1], second[head:][::-1])
         found[first[len(first) - tail :] + border + second[:head]] += 1
     return [candidate for candidate, count in found.most_common(MAX_GLUES) if count > 2]
-
-
-def _shared(a: bytes, b: bytes) -> int:
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -24,6 +24,7 @@ MAX_CHAIN = 16
 CACHE_BYTES = 32 << 20
 CACHE_WINDOWS = 128
 PLAIN, ZSTD = b"\0", b"\1"
+_INSERT = insert(schema.pack).returning(schema.pack.c.id)
 MAGIC = b"\x28\xb5\x2f\xfd"
 """Begins every zstd frame (RFC 8878): not stored."""
 
@@ -46,8 +47,8 @@ def add(connection: Connection, content: bytes, after: Link | None) -> Link:
         after = after.anchor
     window = after.window if after else b""
     data = compress(content, window)
-    row = insert(schema.pack).values(base=after.id if after else None, data=data).returning(schema.pack.c.id)
-    return _link(int(connection.execute(row).scalar_one()), content, after)
+    row = {"base": after.id if after else None, "data": data}
+    return _link(int(connection.execute(_INSERT, row).scalar_one()), content, after)
 
 
 def compress(content: bytes, window: bytes) -> bytes:

@@ -10,32 +10,59 @@ MAX_SEGMENTS = 1 << 24
 """A damaged recipe must not ask for the machine's memory."""
 
 
-def encode(ids: Sequence[int], base: Sequence[int] = ()) -> bytes:
+def encode(ids: list[int], base: Sequence[int] = ()) -> bytes:
     """The recipe of a body; `decode(encode(ids, base), base) == ids`."""
-    where = {segment: place for place, segment in enumerate(base)}
+    over = list(base)
+    newest = max(over, default=-1)
     out = bytearray()
     next_place = next_id = at = 0
     while at < len(ids):
         first = ids[at]
-        place = where.get(first)
-        if place is not None and next_place < len(base) and base[next_place] == first:
-            place = next_place
-        length = 1
+        place = _place(over, first, next_place, newest)
         if place is None:
-            while at + length < len(ids) and ids[at + length] == first + length and first + length not in where:
+            length = 1
+            while at + length < len(ids) and ids[at + length] == first + length:
+                if first + length <= newest and first + length in over:
+                    break
                 length += 1
             put_varint(out, length << 1)
             put_varint(out, _zigzag(first - next_id))
             next_id = first + length
         else:
-            most = min(len(ids) - at, len(base) - place)
-            while length < most and ids[at + length] == base[place + length]:
-                length += 1
+            length = shared_start(over, ids, place, at)
             put_varint(out, length << 1 | 1)
             put_varint(out, _zigzag(place - next_place))
             next_place = place + length
         at += length
     return bytes(out)
+
+
+def _place(base: list[int], segment: int, expected: int, newest: int) -> int | None:
+    if expected < len(base) and base[expected] == segment:
+        return expected
+    if segment > newest or segment not in base:
+        return None
+    try:
+        return base.index(segment, expected)
+    except ValueError:
+        return base.index(segment)
+
+
+def shared_start(a: Sequence[object], b: Sequence[object], i: int = 0, j: int = 0) -> int:
+    """Length of what `a` from `i` and `b` from `j` begin with alike; for bytes and for lists."""
+    most = min(len(a) - i, len(b) - j)
+    done, step = 0, 1024
+    while done < most and a[i + done : i + min(done + step, most)] == b[j + done : j + min(done + step, most)]:
+        done = min(done + step, most)
+        step *= 2
+    low, high = done, min(done + step, most)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[i + low : i + middle] == b[j + low : j + middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def decode(recipe: bytes, base: Sequence[int] = ()) -> list[int]:

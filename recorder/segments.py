@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
 
+from recorder.recipe import shared_start
+
 ELEMENT_DEPTHS = (2, 4)
 """Nesting of arrays whose elements are cut: `messages`, `tools`, `system`, `input` (2), a message's `content` (4)."""
 MIN_BLOCK_BYTES = 256
@@ -25,7 +27,6 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+([\[\]{}])', re.DOTALL)
 _OPENING = frozenset(b"[{")
 _ARRAY = ord("[")
-_CHUNK = 4096
 
 
 def digest(data: bytes) -> bytes:
@@ -62,7 +63,7 @@ def cut(body: bytes, before: Cut = EMPTY) -> Cut:
     ends: list[int] = []
     nested: list[bytes] = []
     digests: list[bytes] = []
-    places = {d: i for i, d in enumerate(before.digests)}
+    places: dict[bytes, int] = {}
     at, open_brackets = 0, b""
     follow: int | None = 0
     while at < len(body):
@@ -76,6 +77,7 @@ def cut(body: bytes, before: Cut = EMPTY) -> Cut:
                 digests += before.digests[follow:last]
                 at, open_brackets = ends[-1], nested[-1]
         follow = None
+        places = places or dict(zip(before.digests, range(len(before.digests)), strict=True))
         for end, containers in _borders(body, at, open_brackets):
             name = digest(body[at:end])
             ends.append(end)
@@ -129,20 +131,3 @@ def _borders(body: bytes, start: int, open_brackets: bytes) -> Iterator[tuple[in
             ):
                 yield (at := end), bytes(containers)
         position = end
-
-
-def shared_start(a: bytes, b: bytes, i: int = 0, j: int = 0) -> int:
-    """Length of what `a` from `i` and `b` from `j` begin with alike."""
-    most = min(len(a) - i, len(b) - j)
-    done, step = 0, _CHUNK
-    while done < most and a[i + done : i + min(done + step, most)] == b[j + done : j + min(done + step, most)]:
-        done = min(done + step, most)
-        step *= 2
-    low, high = done, min(done + step, most)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[i + low : i + middle] == b[j + low : j + middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -8,12 +8,13 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from sqlalchemy import Connection, Table, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
 
 from recorder import database, packs, recipe, rows, schema, segments, wire
 from recorder.call import Call
 from recorder.message import Exchange, Hints, prefix_hash
 from recorder.reader import Reader
+from recorder.recipe import shared_start
 
 MAX_RECIPE_CHAIN = 32
 """Recipes to read for one body at most; a whole recipe now and then costs little, following a long chain much. Ours."""
@@ -21,7 +22,13 @@ SESSIONS = 64
 SESSION_BODIES = 4
 """Threads of a session whose last body is kept in memory: main, title, subagents."""
 KNOWN_IDS = 500_000
+KNOWN_NODES = 200_000
 SELECT_IDS = 500
+
+_INSERT_CALL = insert(schema.call).returning(schema.call.c.seq)
+_SEGMENT_IDS = select(schema.segment.c.digest, schema.segment.c.id).where(
+    schema.segment.c.digest.in_(bindparam("digests", expanding=True))
+)
 
 
 @dataclass(slots=True)
@@ -46,12 +53,15 @@ class Writer:
         self.unparsed = 0
         self._reader = reader
         self._ids: dict[bytes, int] = {}
+        self._nodes: dict[bytes, bytes] = {}
+        """Parent and message -> node, for nodes that are stored."""
         self._runs: dict[str, int] = {}
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
 
     def forget(self) -> None:
         """A transaction failed: what was learned in it may not be so."""
         self._ids.clear()
+        self._nodes.clear()
         self._runs.clear()
         self._sessions.clear()
         self._reader.forget()
@@ -63,12 +73,12 @@ class Writer:
         session = self._session(connection, session_key, rows.key(hints.harness))
         if run_key not in self._runs:
             self._runs[run_key] = _key_id(connection, schema.run, run_key)
-        before = self._nearest(session, call.request_body)
+        before, shared = _nearest(session, call.request_body)
         meta = rows.request_meta(call)
         cut = segments.cut(call.request_body, before.cut if before else segments.EMPTY)
         ids, request_pack = self._store_segments(connection, session, meta, cut, before)
         base = before if before and before.chain < MAX_RECIPE_CHAIN else None
-        head, node = _store_prefix(connection, meaning)
+        head, node = self._store_prefix(connection, meaning)
         values: dict[str, object] = {
             "once": once,
             "model": rows.key(meaning.head.model) if meaning else "",
@@ -92,8 +102,11 @@ class Writer:
             rows.response_meta(call) if finished else b"",
         )
         values |= {"run": self._runs[run_key], "session": session.id}
-        seq = int(connection.execute(insert(schema.call).values(values).returning(schema.call.c.seq)).scalar_one())
-        self._remember(session, before, _Last(seq, ids, base.chain + 1 if base else 0, cut))
+        seq = int(connection.execute(_INSERT_CALL, values).scalar_one())
+        if before and 2 * shared >= len(before.cut.body):
+            session.bodies.remove(before)
+        session.bodies.append(_Last(seq, ids, base.chain + 1 if base else 0, cut))
+        del session.bodies[:-SESSION_BODIES]
         return seq
 
     def finish(self, connection: Connection, seq: int, call: Call) -> bool:
@@ -143,16 +156,6 @@ class Writer:
             self._sessions.popitem(last=False)
         return session
 
-    def _nearest(self, session: _Session, body: bytes) -> _Last | None:
-        """The body of the session that this one shares the longest start with; the newest of equals."""
-        return max(reversed(session.bodies), key=lambda last: segments.shared_start(last.cut.body, body), default=None)
-
-    def _remember(self, session: _Session, before: _Last | None, last: _Last) -> None:
-        if before is not None and 2 * segments.shared_start(before.cut.body, last.cut.body) >= len(before.cut.body):
-            session.bodies.remove(before)
-        session.bodies.append(last)
-        del session.bodies[:-SESSION_BODIES]
-
     def _store_segments(
         self, connection: Connection, session: _Session, meta: bytes, cut: segments.Cut, before: _Last | None
     ) -> tuple[list[int], int]:
@@ -163,7 +166,7 @@ class Writer:
                 known.clear()
                 asked = list(dict.fromkeys(cut.digests))
             known.update(_segment_ids(connection, asked))
-        new = {d: cut.segment(i) for i, d in enumerate(cut.digests) if d not in known}
+        new = {d: cut.segment(cut.digests.index(d)) for d in asked if d not in known}
         content = rows.join(meta, b"".join(new.values()))
         session.link = packs.add(connection, content, session.link)
         if new:
@@ -176,36 +179,46 @@ class Writer:
             known.update(_segment_ids(connection, list(new)))
         return [known[d] for d in cut.digests], session.link.id
 
+    def _store_prefix(self, connection: Connection, meaning: Exchange | None) -> tuple[bytes | None, bytes | None]:
+        """Store the nodes of the trie that are not there yet; the ids of root and leaf."""
+        if meaning is None:
+            return None, None
+        if len(self._nodes) > KNOWN_NODES:
+            self._nodes.clear()
+        known = self._nodes
+        parent = root = meaning.head.digest
+        new: list[dict[str, bytes | None]] = []
+        if root not in known:
+            known[root] = root
+            new.append({"id": root, "parent": None, "message": None})
+        for message in meaning.messages:
+            step = parent + message.digest
+            node = known.get(step)
+            if node is None:
+                node = known[step] = prefix_hash(parent, message.digest)
+                new.append({"id": node, "parent": parent, "message": message.digest})
+            parent = node
+        if new:
+            connection.execute(database.ignoring_duplicates(connection, schema.node), new)
+        return root, parent
+
+
+def _nearest(session: _Session, body: bytes) -> tuple[_Last | None, int]:
+    """The body of the session that this one shares the longest start with, the newest of equals, and how long that is."""
+    found, longest = None, -1
+    for last in reversed(session.bodies):
+        shared = shared_start(last.cut.body, body)
+        if shared > longest:
+            found, longest = last, shared
+    return found, longest
+
 
 def _segment_ids(connection: Connection, digests: Sequence[bytes]) -> dict[bytes, int]:
     found: dict[bytes, int] = {}
-    c = schema.segment.c
     for at in range(0, len(digests), SELECT_IDS):
-        some = digests[at : at + SELECT_IDS]
-        found.update(
-            (bytes(d), int(i)) for d, i in connection.execute(select(c.digest, c.id).where(c.digest.in_(some)))
-        )
+        for name, number in connection.execute(_SEGMENT_IDS, {"digests": digests[at : at + SELECT_IDS]}):
+            found[bytes(name)] = int(number)
     return found
-
-
-def _store_prefix(connection: Connection, meaning: Exchange | None) -> tuple[bytes | None, bytes | None]:
-    """Nodes of the trie that are not there yet; the ids of root and leaf."""
-    if meaning is None:
-        return None, None
-    parent = meaning.head.digest
-    path: list[dict[str, bytes | None]] = [{"id": parent, "parent": None, "message": None}]
-    for message in meaning.messages:
-        node = prefix_hash(parent, message.digest)
-        path.append({"id": node, "parent": parent, "message": message.digest})
-        parent = node
-    low, high = 0, len(path)  # a node is stored after its parent: search by halves for the first that is missing
-    while low < high:
-        middle = (low + high + 1) // 2
-        there = connection.scalar(select(schema.node.c.id).where(schema.node.c.id == path[middle - 1]["id"]))
-        low, high = (low, middle - 1) if there is None else (middle, high)
-    if path[low:]:
-        connection.execute(database.ignoring_duplicates(connection, schema.node), path[low:])
-    return meaning.head.digest, parent
 
 
 def _key_id(connection: Connection, table: Table, key: str, **more: str) -> int:
