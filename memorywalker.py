@@ -1,25 +1,37 @@
 """The one command line, a thin front door: each command imports its package when it is called.
 
-Exit codes: 0, 1 failed, 2 wrong usage; `run` exits with the agent's own. Errors are one line on stderr that says what was
-expected, what was got and where; `--debug` (or MEMORYWALKER_DEBUG=1) shows the traceback instead.
+Exit codes: 0, 1 failed, 2 wrong usage; `run` exits with the agent's own. Errors are one line on stderr that says what
+was expected, what was got and where; `--debug` (or MEMORYWALKER_DEBUG=1) shows the traceback instead.
 """
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
 
 import typer
 
 from recorder.errors import MemorywalkerError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from proxy.launch import Finished
+    from recorder.call import Call
     from recorder.store import Store
+    from trainer.sources import Source
     from treebuilder.tree import Trajectory
 
 T = TypeVar("T")
+
+
+class Usage(typer.TyperException):
+    """Wrong usage that typer's own types cannot tell."""
+
+    exit_code = 2
+
 
 app = typer.Typer(
     name="memorywalker",
@@ -40,10 +52,20 @@ Harness = Annotated[str | None, typer.Option(help="Profile to use where the comm
 Hosts = Annotated[list[str] | None, typer.Option("--host", help="Another model host to open and record; repeatable.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 = any free one.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 when a call was lost.")]
-Sessions = Annotated[list[str] | None, typer.Argument(metavar="[SESSION]...", help="Sessions, or the start of their ids.")]
+Sessions = Annotated[
+    list[str] | None, typer.Argument(metavar="[SESSION]...", help="Sessions, or the start of their ids.")
+]
 Structural = Annotated[bool, typer.Option("--structural", help="Ignore headers, ids and known wording.")]
+Scheme = Literal["logittree", "naive-compressed", "naive-full"]
 Model = Annotated[str, typer.Option("--model", help="Name or folder of a causal LM; smollm2 = the packaged one.")]
-Tokenizer = Annotated[str | None, typer.Option(help="Name or folder of a tokenizer with a chat template.")]
+Engine = Annotated[
+    Literal["auto", "separate", "packed", "depth-first"], typer.Option(help="How a trie is computed; all are exact.")
+]
+Rows = Annotated[Path | None, typer.Option(metavar="DIR", help="Use this logittree export, not the database.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it exists.")]
+MaxHead = Annotated[int | None, typer.Option(min=0, help="Shorten each call's system text and tools; it is said.")]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Leave longer calls out; they are counted.")]
+Tokenizer = Annotated[str, typer.Option(help="Name or folder of a tokenizer with a chat template; smollm2 too.")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,9 +109,9 @@ def run(
     from proxy import harnesses, launch
 
     if not command:
-        raise typer.BadParameter("expected a command after --, got none; for example: memorywalker run -- claude")
+        raise Usage("expected a command after --, got none; for example: memorywalker run -- claude")
     if harness and harness not in harnesses.names():
-        raise typer.BadParameter(f"expected --harness {', '.join(harnesses.names())}; got {harness!r}")
+        raise Usage(f"expected --harness {', '.join(harnesses.names())}; got {harness!r}")
     finished = launch.run(
         command,
         db=_db(db),
@@ -144,7 +166,7 @@ def serve(
     for pair in var or ():
         name, equals, value = pair.partition("=")
         if not equals:
-            raise typer.BadParameter(f"expected --var NAME=VALUE, got {pair!r}")
+            raise Usage(f"expected --var NAME=VALUE, got {pair!r}")
         variables[name] = value
     serve_gateway(script, port=port, variables=variables, announce=lambda url: _line(f"serving {script} on {url}"))
 
@@ -192,10 +214,7 @@ def sessions(db: Db = "", json: Json = False) -> None:
         return
     _table(
         ("session", "harness", "calls", "first (UTC)", "models", "bytes"),
-        [
-            (s.session, s.harness, s.calls, _when(s.first_at_utc), ", ".join(s.models), f"{s.bytes:,}")
-            for s in found
-        ],
+        [(s.session, s.harness, s.calls, _when(s.first_at_utc), ", ".join(s.models), f"{s.bytes:,}") for s in found],
     )
 
 
@@ -232,11 +251,10 @@ def verify(db: Db = "", json: Json = False) -> int:
 def tree(session: Sessions = None, db: Db = "", structural: Structural = False, json: Json = False) -> None:
     """What happened to the context, one line a call: kind, what left, what came, how sure, on what evidence."""
     from treebuilder.show import line
+
     from treebuilder.tree import rows
 
-    with _store(db) as store:
-        trajectory = _trajectory(store, session, structural=structural)
-    for one in rows(trajectory):
+    for one in rows(_of_sessions(db, session, structural=structural)):
         if json:
             _json(one)
         else:
@@ -251,13 +269,9 @@ def show(
     all_: Annotated[bool, typer.Option("--all", help="Every call; without it, runs of appends are folded.")] = False,
 ) -> None:
     """The tree of a session, drawn in the terminal."""
-    from rich.console import Console
-
     from treebuilder.show import render
 
-    with _store(db) as store:
-        trajectory = _trajectory(store, session, structural=structural)
-    Console().print(render(trajectory, fold=not all_))
+    _print(render(_of_sessions(db, session, structural=structural), fold=not all_))
 
 
 @app.command()
@@ -267,13 +281,11 @@ def diff(
     db: Db = "",
 ) -> None:
     """What left and what came between the contexts of two calls (numbers as in `calls`)."""
-    from rich.console import Console
-
     from treebuilder.show import render_diff
 
     with _store(db) as store:
         one, two = store.call(first), store.call(second)
-    Console().print(render_diff(one, two))
+    _print(render_diff(one, two))
 
 
 # ---- train
@@ -281,26 +293,127 @@ def diff(
 
 @app.command()
 def export(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR")],
-    tokenizer: Annotated[str, typer.Option(help="Name or folder of a tokenizer with a chat template.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to make.")],
+    tokenizer: Tokenizer,
     session: Sessions = None,
     db: Db = "",
-    format: Annotated[str, typer.Option(help="Dataset format.")] = "logittree",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it exists.")] = False,
+    format: Annotated[Literal["logittree"], typer.Option(help="Dataset format.")] = "logittree",
+    overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Write training data: each branch of the tree once, each sampled token trained once."""
-    raise NotImplementedError
+    from trainer.export import export as write
+    from trainer.models import load_tokenizer
+    from trainer.render import Renderer
+
+    trajectory = _of_sessions(db, session)
+    renderer = Renderer(load_tokenizer(tokenizer))
+    with _ticking(len(trajectory.turns), "rendering") as tick:
+        manifest = write(
+            [trajectory],
+            renderer,
+            out=out,
+            format=format,
+            tokenizer=tokenizer,
+            source=_db(db),
+            overwrite=overwrite,
+            progress=tick,
+        )
+    if json:
+        _line(manifest.json().decode())
+        return
+    for line in manifest.lines():
+        _line(line)
+    _line(f"written to {out}")
 
 
 @app.command()
-def train() -> None:
-    raise NotImplementedError
+def train(
+    model: Model,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the checkpoint goes.")],
+    session: Sessions = None,
+    db: Db = "",
+    rows: Rows = None,
+    scheme: Annotated[Scheme, typer.Option(help="How calls become training sequences.")] = "logittree",
+    engine: Engine = "auto",
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 10,
+    lr: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 1e-5,
+    group: Annotated[int, typer.Option(min=1, help="Sessions in one trie.")] = 1,
+    accumulate: Annotated[int, typer.Option(min=1, help="Tries in one optimizer step.")] = 1,
+    seed: int = 0,
+    save_steps: Annotated[int, typer.Option(min=0, help="Checkpoint every so many steps; 0 = none.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint at DIR.")] = False,
+    overwrite: Overwrite = False,
+    max_head_tokens: MaxHead = None,
+    max_tokens: MaxTokens = None,
+    json: Json = False,
+) -> None:
+    """Train a causal LM on the contexts it really had; leaves a Hugging Face checkpoint with a model card."""
+    from trainer.train import Settings
+    from trainer.train import train as run_training
+
+    if not lr > 0:
+        raise Usage(f"expected --lr above 0, got {lr}")
+    settings = Settings(
+        scheme=scheme,
+        engine=engine,
+        steps=steps,
+        learning_rate=lr,
+        group=group,
+        accumulate=accumulate,
+        seed=seed,
+        save_steps=save_steps,
+    )
+    source = _source(db, session, rows, model, max_head_tokens=max_head_tokens, max_tokens=max_tokens)
+    done = run_training(source, model=model, out=out, settings=settings, resume=resume, overwrite=overwrite)
+    if json:
+        _json(done)
+        return
+    for number, loss in enumerate(done.losses, done.steps - len(done.losses) + 1):
+        _line(f"step {number}: loss {loss:.4f}")
+    _line(f"checkpoint and model card in {out}")
 
 
 @app.command()
-def drift() -> None:
-    raise NotImplementedError
+def drift(
+    model: Model,
+    session: Sessions = None,
+    db: Db = "",
+    rows: Rows = None,
+    schemes: Annotated[str, typer.Option(metavar="NAME,...", help="Schemes to compare.")] = ",".join(get_args(Scheme)),
+    engine: Engine = "auto",
+    kl: Annotated[bool, typer.Option("--kl", help="Compare whole distributions too.")] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a plot there, too.")] = None,
+    max_head_tokens: MaxHead = None,
+    max_tokens: MaxTokens = None,
+    json: Json = False,
+) -> None:
+    """How far each scheme's training contexts are from those the model really had: |dlogp| under the same weights."""
+    from trainer.drift import drift as measure
+    from trainer.drift import json_rows, table
+    from trainer.drift import plot as draw
+    from trainer.models import load_model
+
+    chosen = tuple(dict.fromkeys(schemes.split(",")))
+    if unknown := [name for name in chosen if name not in get_args(Scheme)]:
+        raise Usage(f"expected --schemes out of {', '.join(get_args(Scheme))}; got {unknown[0]!r}")
+    source = _source(db, session, rows, model, max_head_tokens=max_head_tokens, max_tokens=max_tokens)
+    with _doing() as step:
+        found = measure(
+            source,
+            model=load_model(model),
+            schemes=chosen,
+            engine=engine,
+            kl=kl,
+            step=step,
+        )
+    if plot:
+        draw(found, plot)
+    if json:
+        for one in json_rows(found):
+            _json(one)
+        return
+    _print(table(found))
 
 
 # ---- shared
@@ -318,55 +431,82 @@ def _store(name: str, *, create: bool = False) -> "Store":
     return Store.open(_db(name), create=create)
 
 
-def _session_ids(store: "Store", wanted: Sequence[str] | None) -> list[str] | None:
-    """Full ids for ids or their beginnings; None = all. Raises MemorywalkerError."""
+def _calls(store: "Store", wanted: Sequence[str] | None) -> "Iterator[Call]":
     if not wanted:
-        return None
-    known = [s.session for s in store.sessions()]
+        yield from store.calls()
+        return
+    for one in _full_ids(wanted, [s.session for s in store.sessions()], store.where):
+        yield from store.calls(session=one)
+
+
+def _full_ids(wanted: Sequence[str], known: Sequence[str], where: str) -> list[str]:
+    """Ids for ids or their beginnings. MemorywalkerError where one fits none, or several."""
     found = []
     for word in wanted:
         hits = [word] if word in known else [k for k in known if k.startswith(word)]
         if len(hits) != 1:
-            raise MemorywalkerError(
-                f"expected the id of one session, or its start, got {word!r}, which fits {len(hits)} of {len(known)}, "
-                f"at {store.where}"
-            )
+            got = f"{word!r}, which fits {len(hits)} of {len(known)}"
+            raise MemorywalkerError(f"expected the id of one session, or its start, got {got}, at {where}")
         found += hits
     return found
 
 
-def _calls(store: "Store", wanted: Sequence[str] | None) -> "Iterator[Call]":
-    ids = _session_ids(store, wanted)
-    if ids is None:
-        yield from store.calls()
-    else:
-        for one in ids:
-            yield from store.calls(session=one)
-
-
-def _trajectory(store: "Store", wanted: Sequence[str] | None, *, structural: bool = False) -> "Trajectory":
+def _of_sessions(db: str, wanted: Sequence[str] | None, *, structural: bool = False) -> "Trajectory":
+    """The tree of the wanted sessions. All are read: a session may have been forked from another."""
     from treebuilder.build import build
 
-    return build(_calls(store, wanted), structural=structural)
+    with _store(db) as store:
+        trajectory = build(store.calls(), structural=structural)
+        return trajectory.only(_full_ids(wanted, trajectory.sessions, store.where)) if wanted else trajectory
+
+
+def _source(
+    db: str,
+    wanted: Sequence[str] | None,
+    rows: Path | None,
+    model: str,
+    *,
+    max_head_tokens: int | None,
+    max_tokens: int | None,
+) -> "Source":
+    from trainer.models import load_tokenizer
+    from trainer.render import Renderer
+    from trainer.sources import from_export, from_trajectories
+
+    if rows is not None:
+        if wanted or db or max_head_tokens is not None:
+            raise Usage("expected --rows alone: sessions, --db and --max-head-tokens belong to the export")
+        return from_export(rows, max_tokens=max_tokens)
+    trajectory = _of_sessions(db, wanted)
+    renderer = Renderer(load_tokenizer(model))
+    with _ticking(len(trajectory.turns), "rendering") as tick:
+        return from_trajectories(
+            [trajectory], renderer, max_head_tokens=max_head_tokens, max_tokens=max_tokens, progress=tick
+        )
 
 
 def _summary(finished: "Finished") -> None:
     """What was recorded, on stderr: the agent's stdout stays its own."""
+    text = f"memorywalker: {finished.calls} calls"
+    if finished.calls:
+        try:
+            text += _shape(finished)
+        except Exception as e:  # noqa: BLE001  the agent has run and is recorded; its exit code must come through
+            text += f" (no tree: {type(e).__name__}: {e})"
+    sys.stderr.write(f"{text}; {finished.lost} lost; in {finished.db}\n")
+    for note in finished.notes:
+        sys.stderr.write(f"memorywalker: {note}\n")
+
+
+def _shape(finished: "Finished") -> str:
     from recorder.store import Store
     from treebuilder.build import build
 
-    text = f"memorywalker: {finished.calls} calls"
-    if finished.calls:
-        with Store.open(finished.db) as store:
-            trajectory = build(store.calls(run=finished.run))
-        threads = [t for t in trajectory.threads if not trajectory.turns[t.turns[0]].kind.aside]
-        forks = sum(len(trajectory.branches) - len(threads) for _ in [0])
-        names = ", ".join(trajectory.sessions)
-        text += f", {len(threads)} threads, {forks} forks; session {names}"
-    text += f"; {finished.lost} lost; {finished.db}"
-    sys.stderr.write(text + "\n")
-    for note in finished.notes:
-        sys.stderr.write(f"memorywalker: {note}\n")
+    with Store.open(finished.db) as store:
+        trajectory = build(store.calls(run=finished.run))
+    threads = {turn.thread for turn in trajectory.turns if not turn.kind.aside}
+    forks = len(trajectory.branches) - len(threads)
+    return f", {len(threads)} threads, {forks} forks; session {', '.join(trajectory.sessions)}"
 
 
 def _line(text: str) -> None:
@@ -378,6 +518,12 @@ def _json(value: object) -> None:
     import orjson
 
     _line(orjson.dumps(value, option=orjson.OPT_SERIALIZE_DATACLASS).decode())
+
+
+def _print(drawn: "RenderableType") -> None:
+    from rich.console import Console
+
+    Console().print(drawn)
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -402,6 +548,32 @@ def _progress(items: Sequence[T], what: str) -> Iterable[T]:
     from rich.progress import track
 
     return track(items, description=what, console=Console(stderr=True), transient=True)
+
+
+@contextmanager
+def _ticking(total: int, what: str) -> "Iterator[Callable[[], None]]":
+    """A bar on stderr when it is a terminal, else nothing."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda: progress.advance(task)
+
+
+@contextmanager
+def _doing() -> "Iterator[Callable[[str], None]]":
+    """The step under way, on stderr when it is a terminal, else nothing."""
+    if not sys.stderr.isatty():
+        yield lambda doing: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("loading") as status:
+        yield status.update
 
 
 if __name__ == "__main__":

@@ -34,14 +34,19 @@ class CallRow:
     """Why the bodies could not be read; empty = they could."""
 
     def text(self) -> str:
-        at = datetime.fromtimestamp(self.started_at_utc, UTC).strftime("%H:%M:%S") if self.started_at_utc else "--:--:--"
-        took = f"{self.duration_s:.2f}s" if self.duration_s is not None else "-"
-        tokens = f"{_count(self.usage.input)}+{_count(self.usage.cache_read)}c>{_count(self.usage.output)}"
-        return (
-            f"{self.seq:>5}  {at}  {self.session[:12] or '-':<12}  {self.wire:<16}  {self.model[:24] or '-':<24}  "
-            f"{self.status or '-':>3} {self.outcome:<12}  {self.messages:>4} msg  {self.request_bytes:>9,} B  {took:>8}  "
-            f"{tokens}{'  ' + (self.error or self.opaque) if self.error or self.opaque else ''}"
+        at = datetime.fromtimestamp(self.started_at_utc, UTC)
+        cells = (
+            f"{self.seq:>5}  {at:%H:%M:%S}" if self.started_at_utc else f"{self.seq:>5}  --:--:--",
+            f"{self.session[:12] or '-':<12}",
+            f"{self.wire:<16}",
+            f"{self.model[:24] or '-':<24}",
+            f"{self.status or '-':>3} {self.outcome:<12}",
+            f"{self.messages:>4} msg  {self.request_bytes:>9,} B",
+            f"{self.duration_s:>7.2f}s" if self.duration_s is not None else f"{'-':>8}",
+            f"{_count(self.usage.input)}+{_count(self.usage.cache_read)}c>{_count(self.usage.output)}",
+            self.error or self.opaque,
         )
+        return "  ".join(cells).rstrip()
 
 
 def _count(tokens: int | None) -> str:
