@@ -14,8 +14,9 @@ Adjacent messages of one role become one (the APIs join them too), texts joined 
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from recorder.message import Block, Head, Message
 from trainer.template import ChatMessage, Takes, ToolCall, ToolSchema, user
@@ -63,7 +64,7 @@ class Converter:
         if user_first:
             self.fallbacks.add("user_first")
             said.append(user(""))
-        for message in messages[leading:]:
+        for message in _turns(messages[leading:]):
             said += self.say(message)
         return Conversation(tuple(_merged(said)), tools, frozenset(self.fallbacks))
 
@@ -100,13 +101,13 @@ class Converter:
         if order != sorted(order):
             self.fallbacks.add("reordered")
         takes = self.takes
+        if thinking and not takes.thinking:
+            self.fallbacks.add("thinking_in_text")
+            text, thinking = f"<think>\n{thinking}\n</think>" + (JOIN + text if text else ""), ""
         if calls and not (takes.calls and (takes.parallel or len(calls) == 1) and (takes.calls_with_text or not text)):
             self.fallbacks.add("calls_in_text")
             spelled = "\n".join(f"<tool_call>\n{_json(c['function'])}\n</tool_call>" for c in calls)
             text, calls = f"{text}\n{spelled}" if text else spelled, []
-        if thinking and not self.takes.thinking:
-            self.fallbacks.add("thinking_in_text")
-            text, thinking = f"<think>\n{thinking}\n</think>{JOIN}{text}", ""
         said: ChatMessage = {"role": "assistant", "content": text}
         if thinking:
             said["reasoning_content"] = thinking
@@ -165,27 +166,27 @@ class Converter:
         return {"type": "function", "function": function}  # type: ignore[typeddict-item]
 
 
+def _turns(messages: Iterable[Message]) -> Iterator[Message]:
+    """Neighbouring messages of the assistant as one, as the reply was that some wires send back item by item."""
+    for role, group in groupby(messages, key=lambda m: m.role):
+        if role == "assistant":
+            yield Message(role, tuple(b for m in group for b in m.blocks))
+        else:
+            yield from group
+
+
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
 def _merged(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
-    """Neighbours of one role as one message; tool results stay apart."""
+    """Neighbouring user or system messages as one; tool results stay apart."""
     merged: list[ChatMessage] = []
     for message in messages:
         before = merged[-1] if merged else None
-        if before is None or before["role"] != message["role"] or message["role"] == "tool":
+        if before is None or before["role"] != message["role"] or message["role"] in ("tool", "assistant"):
             merged.append(message)
-            continue
-        both: ChatMessage = {
-            "role": message["role"],
-            "content": JOIN.join(t for t in (before["content"], message["content"]) if t),
-        }
-        thoughts = [m["reasoning_content"] for m in (before, message) if "reasoning_content" in m]
-        if thoughts:
-            both["reasoning_content"] = JOIN.join(thoughts)
-        calls = [c for m in (before, message) for c in m.get("tool_calls", [])]
-        if calls:
-            both["tool_calls"] = calls
-        merged[-1] = both
+        else:
+            texts = (before["content"], message["content"])
+            merged[-1] = {"role": message["role"], "content": JOIN.join(t for t in texts if t)}
     return merged

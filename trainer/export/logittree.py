@@ -7,7 +7,10 @@
     branch         int            number of this branch in its trajectory, depth first
     parent_branch  int | null     the branch it forked from; null = it shares no token with an earlier one
     fork           int            leading tokens shared with `parent_branch`: position of the first token of its own
-    fork_kind      str            what the first call trained here had done to its context (append, summarized, ...)
+    fork_kind      str            why it forked: what its first call had done to the context (summarized, cleared, ...);
+                                  echo = that call only grew it, but the parent's reply stands there otherwise now
+                                  (changed by the harness, or by the template: thinking dropped);
+                                  template = it only grew it, and the template says older messages otherwise now
     input_ids      list[int]      the whole context, root to leaf
     loss_mask      list[int]      1 = trained here; position i marks input_ids[i] itself (not shifted)
     labels         list[int]      input_ids where loss_mask is 1, else -100 (not shifted, as Hugging Face has it)
@@ -29,7 +32,7 @@ A call stands in the owners of one row, or of two where the same tokens were sam
 `excused.jsonl` has one line per call that does not train: trajectory, call, turn, tokens, reason, detail.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +45,9 @@ import pyarrow.parquet as pq
 from trainer.rows import Row, row
 from trainer.samples import Selection, conserved
 from trainer.trie import TokenTrie
+from treebuilder.tree import Kind
+
+Span = tuple[int, int]
 
 IGNORED = -100
 """The label that Hugging Face losses skip."""
@@ -114,12 +120,15 @@ class Record:
 
 def records(trajectory: str, selection: Selection, trie: TokenTrie) -> Iterator[Record]:
     """The rows of one trajectory, one at a time. ExportError if their loss does not add up."""
+    sampled: dict[int, list[Span]] = {}
     rows = (row(trie, branch) for branch in range(len(trie.leaf_B)))
     for one in conserved(selection, rows):
-        yield record(trajectory, selection, one)
+        yield record(trajectory, selection, one, sampled=sampled)
+        sampled[one.branch] = [(o.start, o.stop) for o in one.owners]
 
 
-def record(trajectory: str, selection: Selection, row: Row) -> Record:
+def record(trajectory: str, selection: Selection, row: Row, *, sampled: Mapping[int, Sequence[Span]]) -> Record:
+    """`sampled`: spans with loss of the branches written before."""
     advantages = np.zeros(len(row))
     logprobs: list[float | None] = [None] * len(row)
     owners = []
@@ -134,13 +143,17 @@ def record(trajectory: str, selection: Selection, row: Row) -> Record:
         where = (turn.call.seq, turn.index, turn.thread, turn.lane, turn.kind.value)
         owners.append(OwnerSpan(*where, owner.start, owner.stop, sample.advantage, grade))
     grades = {o.grade for o in owners}
+    fork_kind = owners[0].kind if owners else ""
+    if row.parent is not None and fork_kind and Kind(fork_kind).grows:
+        replied = any(s <= row.fork < e for s, e in sampled.get(row.parent, []))
+        fork_kind = "echo" if replied else "template"
     return Record(
         id=f"{trajectory}:{row.branch}",
         trajectory=trajectory,
         branch=row.branch,
         parent_branch=row.parent,
         fork=row.fork,
-        fork_kind=owners[0].kind if owners else "",
+        fork_kind=fork_kind,
         input_ids=row.ids.tolist(),
         loss_mask=row.loss_mask.astype(int).tolist(),
         labels=np.where(row.loss_mask, row.ids, IGNORED).tolist(),
