@@ -85,6 +85,8 @@ class Echo:
 
     message: int
     """Index in the prefix of the turn that carries this echo."""
+    count: int
+    """Messages it takes: one, or one per item where the wire splits a reply (Responses)."""
     turn: int
     """Index of the turn whose reply it repeats."""
     exact: bool
@@ -126,6 +128,8 @@ class Turn:
     """Why what was sent is not what the model saw (or cannot be known); empty = it is."""
     echoes: tuple[Echo, ...] = ()
     """Echoes among the messages that are new in this turn; `Trajectory.echoes` adds the older ones."""
+    origin: int | None = None
+    """Index of the turn whose tool call started this agent; None = not an agent's first turn, or not found."""
     quotes: int | None = None
     """Index of the turn whose reply, a summary, this turn's prefix carries; set on the first that does."""
 
