@@ -1,7 +1,6 @@
 """The certificate authority that an agent is told to trust: made on first use, ours alone, never a system root.
 
-It lives in the data directory (`MEMORYWALKER_HOME`, else `$XDG_DATA_HOME/memorywalker`, else
-`~/.local/share/memorywalker`): the directory is 0700, the key 0600.
+It lives in the data directory (`recorder.home`): the directory is 0700, the key 0600.
 """
 
 import os
@@ -37,14 +36,6 @@ class Authority:
     def certificate(self) -> Path:
         """PEM of the certificate alone, safe to hand out."""
         return self.directory / f"{BASENAME}-ca-cert.pem"
-
-
-def data_dir(environ: Mapping[str, str]) -> Path:
-    """Where the authority, bundles and the proxy's log live."""
-    if home := environ.get("MEMORYWALKER_HOME"):
-        return Path(home).expanduser()
-    share = environ.get("XDG_DATA_HOME") or Path(environ.get("HOME") or "~").expanduser() / ".local" / "share"
-    return Path(share) / "memorywalker"
 
 
 def authority(home: Path) -> Authority:

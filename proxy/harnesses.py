@@ -128,6 +128,8 @@ PROFILES = (
 )
 
 EXECUTABLE = (".exe", ".cmd", ".js", ".mjs", ".py")
+LAUNCHERS = ("env", "npx", "bunx", "pnpm", "dlx", "node", "bun", "uvx", "uv", "run", "exec", "nice", "time", "timeout")
+"""Words that stand before the agent's own name."""
 
 
 def names() -> tuple[str, ...]:
@@ -144,12 +146,14 @@ def profile(name: str) -> Profile:
 
 def detect(command: Iterable[str]) -> Profile:
     """The profile whose command is run, seen through `env X=1`, `npx PACKAGE@VERSION` and `node .../PACKAGE/cli.js`."""
-    for word in list(command)[:6]:
+    for word in command:
         path = PurePath(word.replace("\\", "/"))
         stem = path.name.split("@")[0].removesuffix(path.suffix if path.suffix in EXECUTABLE else "")
         for p in PROFILES:
             if any(stem == c or ("/" in c and c in word) for c in p.commands):
                 return p
+        if not (word.startswith("-") or "=" in word or word.isdecimal() or stem in LAUNCHERS):
+            break
     return GENERIC
 
 

@@ -25,6 +25,7 @@ from proxy.routing import Origin, Routes, origin
 from proxy.server import Server, Settings
 from proxy.writer import Ledger, Writer
 from recorder.errors import LaunchError
+from recorder.home import data_dir
 from recorder.store import Store
 from recorder.wire import classify
 
@@ -163,7 +164,7 @@ def recording(
 ) -> Iterator[Recording]:
     """A proxy and a writer, up for the length of the block. Raises LaunchError or StoreError."""
     target = origin(upstream, where="--upstream") if upstream else None
-    home = certificates.data_dir(environ)
+    home = data_dir(environ)
     authority = certificates.authority(home)
     trusted = certificates.bundle(home, certificates.roots(environ))
     everything = certificates.bundle(home, (trusted, authority.certificate))
@@ -193,9 +194,9 @@ def recording(
         log=home / "proxy.log",
     )
     server = Server(tee, settings)
-    writer.start()
     try:
         server.start()
+        writer.start()
         yield Recording(
             run=run_id,
             url=server.url,
@@ -239,17 +240,25 @@ def _on_stderr(line: str) -> None:
 
 def _wait(words: Sequence[str], *, program: str, environ: Environ) -> int:
     """Run to the end; the exit code as a shell would report it."""
-    try:
-        child = subprocess.Popen(words, executable=program, env=dict(environ))
-    except OSError as e:
-        raise LaunchError(f"expected a command that can be run, got {e.strerror or e}, at {program}") from e
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
 
     def forward(number: int, _frame: FrameType | None) -> None:
-        if not (number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground()):
+        if number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground():
+            return
+        if child is None:
+            early.append(number)
+        else:
             child.send_signal(number)
 
     numbers = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
     with _signals(dict.fromkeys(numbers, forward)):
+        try:
+            child = subprocess.Popen(words, executable=program, env=dict(environ))
+        except OSError as e:
+            raise LaunchError(f"expected a command that can be run, got {e.strerror or e}, at {program}") from e
+        for number in early:
+            child.send_signal(number)
         code = child.wait()
     return 128 - code if code < 0 else code
 

@@ -89,7 +89,8 @@ class Writer:
     def close(self, *, timeout_s: float = DRAIN_S) -> None:
         """Write what is queued, at most for `timeout_s`; what is left then counts as lost."""
         self._queue.put(("stop", None))
-        self._thread.join(timeout_s)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
         if self._thread.is_alive():
             self._abandoned = True
             left = self._begun - self.stored - self.lost
