@@ -128,6 +128,6 @@ def test_opencode_works_on_after_its_context_was_compacted(project: Path, npm: s
     main = [r for r in engine.asked if r.head.tools]
     assert len(main) == 8
     assert len(engine.asked) == 10  # and a title, and a summary
-    assert main[3].user_text(last=False) == PROMPT
+    assert PROMPT in main[3].user_text(last=False)
     assert main[4].user_text(last=False) == "What did we do so far?"
     assert len({r.wire for r in engine.asked}) == 1
