@@ -24,7 +24,7 @@ MIN_STRING_BYTES = 512
 """A string this long is a segment of its own: `cache_control` and key order change around it. Ours."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+([\[\]{}])', re.DOTALL)
+BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+([\[\]{}])', re.DOTALL)
 _OPENING = frozenset(b"[{")
 _ARRAY = ord("[")
 
@@ -104,7 +104,7 @@ def _borders(body: bytes, start: int, open_brackets: bytes) -> Iterator[tuple[in
     containers = bytearray(open_brackets)
     position = at = start
     total = len(body)
-    match = _BRACKET.match
+    match = BRACKET.match
     while found := match(body, position):
         end = found.end()
         if end - position > MIN_STRING_BYTES:

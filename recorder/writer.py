@@ -204,7 +204,7 @@ class Writer:
 
 
 def _nearest(session: _Session, body: bytes) -> tuple[_Last | None, int]:
-    """The body of the session that this one shares the longest start with, the newest of equals, and how long that is."""
+    """The body of the session that this one shares the longest start with, the newest of equals, and that length."""
     found, longest = None, -1
     for last in reversed(session.bodies):
         shared = shared_start(last.cut.body, body)
