@@ -216,7 +216,7 @@ class Builder:
         if said is not None and said.kind is Kind.SUMMARY_REQUEST:
             return self._summary_request(new, found, said, key, lane)
         if found is None or not self._belongs(new, found):
-            quoted = self._summarized_elsewhere(new, lines)
+            quoted = self._summarized_elsewhere(new, lines) or self._most_kept(new, lines, reply_alone=True)
             if quoted is None:
                 return self._begin(new, key, lane)
             found = quoted
@@ -269,8 +269,9 @@ class Builder:
         match = echo_at(self._turns[mark.turn].reply, new.messages(shared)[:64], 0)
         return _Found(line, mark, 4 if match.count else 2, match, shared, shared)
 
-    def _most_kept(self, new: _New, lines: Sequence[Line]) -> _Found | None:
-        """Among the latest lines: the mark of whose view most is in the new one, sampled messages at least one."""
+    def _most_kept(self, new: _New, lines: Sequence[Line], *, reply_alone: bool = False) -> _Found | None:
+        """Among the latest lines: the mark of whose view most is in the new one, sampled messages at least one.
+        `reply_alone`: the reply counts even where nothing of its prefix is left."""
         digests = {m.digest for m in new.messages(0)}
         tools = {b.id for m in new.messages(0) for b in m.blocks if b.kind == "tool_call" and b.id}
         best: _Found | None = None
@@ -288,7 +289,7 @@ class Builder:
                     mine |= {b.id for b in turn.reply.message.blocks if b.kind == "tool_call" and b.id}
                 else:
                     replied = False
-                if not sampled and not replied and not mine & tools:
+                if not sampled and not (replied and (kept or reply_alone)) and not mine & tools:
                     continue
                 size = len(kept) + replied
                 shared = shared_depth(mark.ids, new.ids)
@@ -391,6 +392,8 @@ class Builder:
         """The tip's prefix stands whole in front."""
         before = self._turns[found.mark.turn]
         links = self._links(new, before)
+        if found.rank == 4:
+            self._asked.pop(found.line.name, None)  # the conversation went on without the summary
         changed = head_change(before.head, new.head)
         if changed is None and before.wire != new.wire:
             changed = Kind.MODEL_SWITCHED, f"structure:wire {before.wire} -> {new.wire}"
@@ -420,7 +423,7 @@ class Builder:
         edit = diff(old, now, kept=shared)
         links = self._links(new, before)
         asked = self._asked.get(line.name)
-        if quoted is not None or (not self.structural and self._said_summarized(new, asked)):
+        if quoted is not None or (not self.structural and self._said_summarized(new, asked, shared)):
             return self._summarized(new, line, before, edit, quoted, asked, links)
         echoed = self._holds_reply(before, now[shared:])
         verdict = judge(
@@ -462,10 +465,9 @@ class Builder:
         lines = [x for x in self._lines.get(new.scope, ()) if x.marks and x.lane not in ("title", "summary")]
         return max(lines, key=lambda x: x.members[-1]) if lines else None
 
-    def _said_summarized(self, new: _New, asked: int | None) -> bool:
-        return (
-            bool(new.hints.context_compacted) or asked is not None or bool(wording.is_summarized(new.messages(0)[:3]))
-        )
+    def _said_summarized(self, new: _New, asked: int | None, shared: int) -> bool:
+        words = wording.is_summarized(new.messages(shared)[:3])
+        return bool(new.hints.context_compacted) or asked is not None or bool(words)
 
     def _summarized(
         self,
@@ -535,7 +537,7 @@ class Builder:
             return
         own.marks = [m for m in own.marks if m.turn != index]
         lane, thread, session = turn.lane, turn.thread, turn.session
-        if own is not line and len(own.members) == 1:
+        if own is not line and (len(own.members) == 1 or own.lane == "title"):
             lane, session = "summary", line.session
             thread = _name(session, lane)
         self._turns[index] = replace(
@@ -624,8 +626,8 @@ class Builder:
         if found.rank != 4 and found.shared <= first.depth:
             return None
         tip = line.tip
-        if tip is not None and found.rank != 4 and shared_depth(tip.ids, new.ids) >= found.shared:
-            return tip.turn, found.shared, ABSENT
+        if tip is not None and tip is not found.mark and (deeper := shared_depth(tip.ids, new.ids)) > found.shared:
+            return tip.turn, deeper, ABSENT
         return found.mark.turn, found.shared, found.match
 
     def _strayed(self, new: _New, found: _Found, tip: Mark) -> str:

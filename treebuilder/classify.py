@@ -44,7 +44,7 @@ class Shape:
     put_in: int
     """New messages that stand before something kept."""
     kept_behind: int
-    """Old messages that stand, perhaps changed, behind the first removed or changed one."""
+    """Old messages that stand unchanged behind the first removed one, or changed by more than text."""
     added: int
     """New messages behind everything kept."""
     last_changed: bool
@@ -56,8 +56,7 @@ def shape(edit: Edit, old: Sequence[Message]) -> Shape:
     removed: list[int] = []
     changes: Counter[Change] = Counter()
     put_in = added = put_in_chars = 0
-    first: int | None = None
-    counterparts = 0
+    rewritten: list[int] = []
     last_changed = False
     for hunk in edit.hunks:
         gone = old[hunk.old_start : hunk.old_stop]
@@ -75,16 +74,13 @@ def shape(edit: Edit, old: Sequence[Message]) -> Shape:
                 put_in_chars += message.size_chars
         for i, j in pairs:
             last = at_end and i == len(gone) - 1
-            changes.update(_changes(gone[i], hunk.inserted[j], last=last))
+            how = _changes(gone[i], hunk.inserted[j], last=last)
+            changes.update(how)
+            if how <= {Change.TEXT, Change.GREW}:
+                rewritten.append(hunk.old_start + i)
             last_changed |= last
-        if gone and first is None:
-            first = hunk.old_start
-        counterparts += len(pairs)
-    kept_behind = 0
-    if first is not None:
-        lost_set = set(removed)
-        after = removed[0] if removed else first + 1
-        kept_behind = sum(1 for i in range(after, len(old)) if i not in lost_set)
+    lost_set = {*removed, *rewritten}
+    kept_behind = sum(1 for i in range(removed[0], len(old)) if i not in lost_set) if removed else 0
     return Shape(tuple(removed), changes, put_in, kept_behind, added, last_changed, put_in_chars)
 
 
