@@ -170,6 +170,11 @@ class TokenTrie:
         return int(self.stop_N[self.leaf_B].sum())
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest branch."""
+        return int(self.stop_N.max(initial=0))
+
+    @property
     def call_tokens(self) -> int:
         return sum(len(sample) for sample in self.samples)
 

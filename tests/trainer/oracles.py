@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,3 +102,48 @@ def worst(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     """
     floor = 1e-3 * max((float(b.abs().max()) for b in theirs), default=0.0) + 1e-30
     return max(float((a - b).abs().max()) / max(float(b.abs().max()), floor) for a, b in zip(ours, theirs, strict=True))
+
+
+def keeping_decoder(
+    model: nn.Module, views: Sequence[Sequence[int]], ids: Sequence[int], *, renumber: bool = True
+) -> Tensor:
+    """A decoder that keeps keys and values across evictions, token by token, without masks: (H, V) log-probabilities.
+
+    `views`: for each call, which tokens of the stream the model saw, in order; what no earlier view had is computed
+    now, each seeing what stands before it. Keys are held unrotated and rotated to their place in the view at each step.
+    `renumber` False leaves every key at the position where it was computed.
+    """
+    body: Any = model.model
+    head: Any = model.lm_head
+    heads, groups, size = 4, 2, 8
+    keys: list[dict[int, Tensor]] = [{} for _ in body.layers]
+    values: list[dict[int, Tensor]] = [{} for _ in body.layers]
+    born: dict[int, int] = {}
+    out: dict[int, Tensor] = {}
+
+    def turn(x: Tensor, position: int) -> Tensor:
+        cos, sin = body.rotary_emb(x, torch.tensor([[position]]))
+        half = torch.cat([-x[..., size // 2 :], x[..., : size // 2]], dim=-1)
+        turned: Tensor = x * cos[0, 0] + half * sin[0, 0]
+        return turned
+
+    for view in views:
+        for rank, token in enumerate(view):
+            if token in out:
+                continue
+            born[token] = rank
+            x = body.embed_tokens.weight[ids[token]]
+            for layer, (ks, vs) in zip(body.layers, zip(keys, values, strict=True), strict=True):
+                attention, normed = layer.self_attn, layer.input_layernorm(x)
+                ks[token] = attention.k_proj(normed).view(groups, size)
+                vs[token] = attention.v_proj(normed).view(groups, size)
+                query = turn(attention.q_proj(normed).view(heads, size), rank)
+                seen = view[: rank + 1]
+                place = {other: at if renumber else born[other] for at, other in enumerate(seen)}
+                key = torch.stack([turn(ks[other], place[other]) for other in seen]).repeat_interleave(2, dim=1)
+                value = torch.stack([vs[other] for other in seen]).repeat_interleave(2, dim=1)
+                score = torch.einsum("hd,jhd->hj", query, key) / size**0.5
+                x = x + attention.o_proj(torch.einsum("hj,jhd->hd", score.softmax(-1), value).reshape(-1))
+                x = x + layer.mlp(layer.post_attention_layernorm(x))
+            out[token] = head(body.norm(x)).log_softmax(-1)
+    return torch.stack([out[token] for token in range(len(ids))])

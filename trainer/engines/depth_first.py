@@ -21,6 +21,7 @@ from transformers import DynamicCache
 
 from trainer.engines.backbone import Backbone, drops
 from trainer.engines.head import Scorer
+from trainer.engines.separate import instead_of
 from trainer.engines.step import Step, Targets
 from trainer.engines.units import Plan, Unit, plan
 from trainer.losses import Objective
@@ -48,7 +49,9 @@ class DepthFirst:
             return self._run(model, trie, None, recompute=False).logprobs
 
     def _run(self, model: nn.Module, trie: TokenTrie, objective: Objective | None, *, recompute: bool) -> Step:
-        backbone, targets = Backbone(model), Targets(trie)
+        backbone, targets = Backbone(model), Targets.of(trie)
+        if why := backbone.obstacle(trie.longest):
+            return instead_of("depth_first", model, trie, objective, why=why)
         scorer = Scorer(backbone, targets, objective=objective)
         cut = plan(trie, targets.before_U, chunk_tokens=self.chunk_tokens, bush_tokens=self.bush_tokens)
         with backbone.sharing():

@@ -27,7 +27,7 @@ class Scorer:
         self.targets = targets
         dtype = torch.float64 if backbone.dtype == torch.float64 else torch.float32
         device = backbone.device
-        self.ids_U = torch.as_tensor(targets.trie.ids_T[targets.token_U], dtype=torch.int64, device=device)
+        self.ids_U = torch.as_tensor(targets.ids_U, dtype=torch.int64, device=device)
         self.logprob_U = torch.full((len(self.ids_U),), torch.nan, dtype=dtype, device=device)
         self.loss = torch.zeros((), dtype=dtype, device=device)
         self.scored = 0

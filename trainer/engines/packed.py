@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from trainer.engines.backbone import Backbone
 from trainer.engines.head import Scorer
+from trainer.engines.separate import instead_of
 from trainer.engines.step import Step, Targets
 from trainer.losses import Objective
 from trainer.masks import ancestor_mask, needed, subtree_end
@@ -31,7 +32,9 @@ class Packed:
 
 
 def _run(model: nn.Module, trie: TokenTrie, objective: Objective | None) -> Step:
-    backbone, targets = Backbone(model), Targets(trie)
+    backbone, targets = Backbone(model), Targets.of(trie)
+    if why := backbone.obstacle(trie.longest):
+        return instead_of("packed", model, trie, objective, why=why)
     scorer = Scorer(backbone, targets, objective=objective)
     token_T = needed(trie, targets.before_U)
     if len(token_T):

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,21 +17,24 @@ from trainer.engines.step import Step, Targets
 from trainer.losses import Objective
 from trainer.trie import TokenTrie
 
+logger = logging.getLogger("memorywalker.trainer")
+_said: set[str] = set()
+
 
 @dataclass(frozen=True, slots=True)
 class Separate:
     """Computes `branch_tokens` tokens forward and backward; holds one branch at a time."""
 
     def backward(self, model: nn.Module, trie: TokenTrie, *, objective: Objective) -> Step:
-        return _run(model, trie, objective)
+        return run(model, trie, objective)
 
     def logprobs(self, model: nn.Module, trie: TokenTrie) -> tuple[Tensor, ...]:
         with torch.no_grad():
-            return _run(model, trie, None).logprobs
+            return run(model, trie, None).logprobs
 
 
-def _run(model: nn.Module, trie: TokenTrie, objective: Objective | None) -> Step:
-    backbone, targets = Backbone(model), Targets(trie)
+def run(model: nn.Module, trie: TokenTrie, objective: Objective | None, *, name: str = "separate") -> Step:
+    backbone, targets = Backbone(model), Targets.of(trie)
     scorer = Scorer(backbone, targets, objective=objective)
     branch_U = trie.branch_N[trie.node_T[targets.token_U]]
     depth_U = trie.depth_T[targets.before_U]
@@ -44,4 +48,13 @@ def _run(model: nn.Module, trie: TokenTrie, objective: Objective | None) -> Step
         path_L = trie.path_tokens(int(leaf))[: row_M.max() + 1]  # nothing behind the last predictor is needed
         ids_L = torch.as_tensor(trie.ids_T[path_L], dtype=torch.int64, device=backbone.device)
         scorer.score(backbone.hidden(ids_L), target_M, row_M)
-    return scorer.step("separate")
+    return scorer.step(name)
+
+
+def instead_of(engine: str, model: nn.Module, trie: TokenTrie, objective: Objective | None, *, why: str) -> Step:
+    """Run separate branches where a shared engine would be wrong, and say so once."""
+    line = f"separate instead of {engine}: {why}"
+    if line not in _said:
+        _said.add(line)
+        logger.warning(line)
+    return run(model, trie, objective, name=line)

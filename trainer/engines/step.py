@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from trainer.losses import Objective
-from trainer.trie import Index, TokenTrie
+from trainer.trie import Ids, Index, TokenTrie
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +36,7 @@ class Step:
     stats: Mapping[str, float]
     """`tokens` trained, their `weight` as the engine summed it, and the objective's own means."""
     engine: str
-    """The one that ran: another than asked for where the backbone forbids sharing."""
+    """The one that ran, and why where it is not the one that was asked for."""
 
 
 class Engine(Protocol):
@@ -52,24 +52,34 @@ class Engine(Protocol):
 class Targets:
     """Which hidden state predicts which sampled token."""
 
-    def __init__(self, trie: TokenTrie) -> None:
+    def __init__(self, trie: TokenTrie, *, token_N: Index, before_N: Index, ids_N: Ids) -> None:
+        """Where the sampled tokens lie in what an engine computes, and what lies before each (-1 = nothing).
+
+        Sampled tokens at the same place are one target, scored once and owned by several.
+        """
         self.trie = trie
+        self.trained_N: NDArray[np.bool_] = before_N >= 0
+        """False = the first token of an empty prompt: nothing predicts it."""
+        unique, first = np.unique(token_N[self.trained_N], return_index=True)
+        order = np.argsort(before_N[self.trained_N][first], kind="stable")
+        self.token_U: Index = unique[order]
+        self.before_U: Index = before_N[self.trained_N][first][order]
+        """Sorted, so that the targets of a run of tokens are a run of targets."""
+        self.ids_U: Ids = ids_N[self.trained_N][first][order]
+        rank = np.full(int(token_N.max(initial=-1)) + 1, -1, dtype=np.int64)
+        rank[self.token_U] = np.arange(len(self.token_U))
+        self.target_N: Index = np.where(self.trained_N, rank[token_N], -1)
+        """Row in U of each sampled token; -1 = not trained."""
+        by_target = np.argsort(self.target_N, kind="stable")
+        self._by_target: Index = by_target[np.count_nonzero(~self.trained_N) :]
+        self._first_U: Index = np.searchsorted(self.target_N[self._by_target], np.arange(len(self.token_U) + 1))
+
+    @classmethod
+    def of(cls, trie: TokenTrie) -> Targets:
+        """Predicted by the trie token before each one."""
         tokens = [trie.completion_tokens(sample) for sample in range(len(trie.samples))]
         token_N = np.concatenate([np.zeros(0, dtype=np.int64), *tokens])
-        self.trained_N: NDArray[np.bool_] = trie.before_T[token_N] >= 0
-        """False = the first token of an empty prompt: nothing predicts it."""
-        unique = np.unique(token_N[self.trained_N])
-        self.token_U: Index = unique[np.argsort(trie.before_T[unique], kind="stable")]
-        self.before_U: Index = trie.before_T[self.token_U]
-        """Sorted, so that the targets of a run of tokens are a run of targets."""
-        rank_T = np.full(trie.unique_tokens, -1, dtype=np.int64)
-        rank_T[self.token_U] = np.arange(len(self.token_U))
-        target_N = np.where(self.trained_N, rank_T[token_N], -1)
-        self.target_N: Index = target_N
-        """Row in U of each sampled token; -1 = not trained."""
-        order = np.argsort(target_N, kind="stable")
-        self._by_target: Index = order[np.searchsorted(target_N[order], 0) :]
-        self._first_U: Index = np.searchsorted(target_N[self._by_target], np.arange(len(self.token_U) + 1))
+        return cls(trie, token_N=token_N, before_N=trie.before_T[token_N], ids_N=trie.ids_T[token_N])
 
     def predicted_by(self, token_L: Index) -> tuple[Index, Index]:
         """The targets that these trie tokens (ascending) predict, and the position of each one's predictor."""
