@@ -22,19 +22,19 @@ HERE = Path(__file__).parent
 CAPTURES = HERE.parent.parent / "tests" / "captures"
 """Recorded sessions of a clone, replayed where no agent can be had."""
 
-TASK = "Why does report.py print a wrong total? Repair it, add a test and note the change."
+TASK = "report.py prints a wrong total. Find out why, repair it and add a test."
+SYSTEM = "You are a careful engineer. Work in small steps."
+"""Short, and few tools with it: a small model on two cores can then score the session in seconds."""
 
 OPENCODE_CONFIG = {
-    "permission": "allow",
-    "share": "disabled",
-    "autoupdate": False,
     "model": "anthropic/claude-sonnet-4-5",
+    "small_model": "anthropic/claude-sonnet-4-5",
+    "autoupdate": False,
+    "share": "disabled",
+    "provider": {"anthropic": {"models": {"claude-sonnet-4-5": {"limit": {"context": 20_000, "output": 4_000}}}}},
+    "permission": {"*": "allow", **dict.fromkeys(("glob", "grep", "task", "todowrite", "webfetch", "skill"), "deny")},
     "compaction": {"auto": True, "prune": True},
-    "provider": {"anthropic": {"models": {"claude-sonnet-4-5": {"limit": {"context": 60_000, "output": 8_000}}}}},
-    # fewer tools make a shorter prompt, which a small model on two cores can score in seconds
-    "agent": {
-        "build": {"tools": dict.fromkeys(("webfetch", "task", "todowrite", "todoread", "skill", "glob", "grep"), False)}
-    },
+    "agent": {"build": {"prompt": SYSTEM}},
 }
 
 
@@ -65,7 +65,16 @@ AGENTS = (
     Agent(
         "claude-code",
         "claude",
-        ("-p", TASK, "--tools", "Read,Bash,Write,Edit", "--allowedTools", "Read Bash Write Edit"),
+        (
+            "-p",
+            TASK,
+            "--allowedTools",
+            "Bash Read Write Edit",
+            "--tools",
+            "Bash,Read,Edit,Write",
+            "--system-prompt",
+            SYSTEM,
+        ),
         _claude,
         "claude-code/autocompact.har",
     ),

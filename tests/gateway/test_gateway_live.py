@@ -1,4 +1,4 @@
-"""The real Claude Code and the real OpenCode repair examples/project with the example scripts, over loopback alone."""
+"""The real Claude Code and the real OpenCode repair the demo project with its scripts, over loopback alone."""
 
 import json
 import os
@@ -40,7 +40,7 @@ class Listening(ScriptedEngine):
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "home").mkdir()
-    return Path(shutil.copytree(ROOT / "examples" / "project", tmp_path / "project"))
+    return Path(shutil.copytree(ROOT / "proxy" / "demo" / "project", tmp_path / "project"))
 
 
 def work(command: str, *words: str, cwd: Path, environ: dict[str, str]) -> None:
@@ -80,7 +80,7 @@ def printed(project: Path) -> str:
 
 
 def test_claude_code_works_on_after_its_context_was_compacted(project: Path) -> None:
-    engine = Listening(ROOT / "examples" / "scripts" / "claude-code.json", cwd=project)
+    engine = Listening(ROOT / "proxy" / "demo" / "claude-code.json", cwd=project)
     with Gateway(engine) as gateway:
         work(
             "claude",
@@ -104,7 +104,7 @@ def test_claude_code_works_on_after_its_context_was_compacted(project: Path) -> 
 
 @pytest.mark.parametrize("npm", ["@ai-sdk/anthropic", "@ai-sdk/openai-compatible", "@ai-sdk/openai"])
 def test_opencode_works_on_after_its_context_was_compacted(project: Path, npm: str) -> None:
-    engine = Listening(ROOT / "examples" / "scripts" / "opencode.json", cwd=project)
+    engine = Listening(ROOT / "proxy" / "demo" / "opencode.json", cwd=project)
     with Gateway(engine) as gateway:
         provider = {
             "npm": npm,
