@@ -135,17 +135,17 @@ def _record(agent: Agent, agents: Path, out: Path, db: str) -> int:
         return _replay(agent, environ, db)
     shutil.copytree(HERE / "project", project)
     _title(f"{agent.name}, the real one, repairs a small project; its model is a script on loopback")
+    terminal = folder / "terminal.txt"
     with (
         Gateway(HERE / f"{agent.name}.json", variables={"cwd": str(project)}) as gateway,
-        (folder / "terminal.txt").open("wb") as terminal,
+        terminal.open("wb") as output,
     ):
-        code = _memorywalker(
-            *("run", "--db", db, "--upstream", gateway.url, "--", agent.command, *agent.arguments),
-            environ=environ,
-            cwd=project,
-            stdout=terminal.fileno(),
-        )
-    _say(f"   what it printed: {folder / 'terminal.txt'}")
+        words = ("run", "--db", db, "--upstream", gateway.url, "--", agent.command, *agent.arguments)
+        code = _memorywalker(*words, environ=environ, cwd=project, output=output.fileno())
+    for line in terminal.read_text(errors="replace").splitlines():
+        if line.startswith("memorywalker:"):
+            _say(line)
+    _say(f"what the agent printed: {terminal}")
     return code
 
 
@@ -161,11 +161,13 @@ def _replay(agent: Agent, environ: Mapping[str, str], db: str) -> int:
 
 
 def _memorywalker(
-    *words: str, environ: Mapping[str, str] | None = None, cwd: Path | None = None, stdout: int | None = None
+    *words: str, environ: Mapping[str, str] | None = None, cwd: Path | None = None, output: int | None = None
 ) -> int:
     _say(f"\n$ memorywalker {shlex.join(words)}")
     command = [sys.executable, "-c", "import sys, memorywalker; sys.exit(memorywalker.main())", *words]
-    return subprocess.run(command, env=environ, cwd=cwd, stdout=stdout, stdin=subprocess.DEVNULL).returncode
+    return subprocess.run(
+        command, env=environ, cwd=cwd, stdout=output, stderr=output, stdin=subprocess.DEVNULL
+    ).returncode
 
 
 def _title(text: str) -> None:
