@@ -8,13 +8,13 @@ before it stays on that branch; every edit opens a new one. So each reply belong
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from recorder.call import Call
 from recorder.message import CallKind, Exchange, Head, Hints, Message, Reply
-from treebuilder.diff import Edit
+from treebuilder.diff import Edit, Span
 
 
 class Kind(StrEnum):
@@ -234,8 +234,82 @@ class Trajectory:
             limit, at = min(limit, before.prefix), before.parent
         return tuple(found[i] for i in sorted(found))
 
+    def only(self, sessions: Collection[str]) -> "Trajectory":
+        """The turns of some sessions, numbered anew; what they point at in other sessions is left out."""
+        kept = [turn for turn in self.turns if turn.session in sessions]
+        place = {turn.index: i for i, turn in enumerate(kept)}
+
+        def at(index: int | None) -> int | None:
+            return place.get(index) if index is not None else None
+
+        return Trajectory(
+            tuple(
+                replace(
+                    turn,
+                    index=i,
+                    parent=at(turn.parent),
+                    origin=at(turn.origin),
+                    quotes=at(turn.quotes),
+                    echoes=tuple(replace(e, turn=place[e.turn]) for e in turn.echoes if e.turn in place),
+                )
+                for i, turn in enumerate(kept)
+            )
+        )
+
     def kinds(self) -> Counter[Kind]:
         return Counter(turn.kind for turn in self.turns)
 
     def __iter__(self) -> Iterator[Turn]:
         return iter(self.turns)
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How much an edit took or brought."""
+
+    blocks: int
+    """Blocks touched, whole or in part."""
+    chars: int
+
+    @classmethod
+    def of(cls, spans: Collection[Span]) -> "Amount":
+        return cls(len({(s.message, s.block) for s in spans}), sum(s.chars for s in spans))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A call as `memorywalker tree --json` prints it; the names are a promise."""
+
+    seq: int
+    """Place in the database; 0 = not stored."""
+    source: str
+    session: str
+    thread: str
+    lane: str
+    kind: Kind
+    prefix: int
+    evicted: Amount
+    inserted: Amount
+    """For an append: what was added at the end."""
+    confidence: float
+    evidence: tuple[str, ...]
+    opaque: str
+
+
+def rows(trajectory: Trajectory) -> Iterator[Row]:
+    """One for each call, in order of arrival."""
+    for turn in trajectory.turns:
+        yield Row(
+            seq=turn.call.seq,
+            source=turn.call.source,
+            session=turn.session,
+            thread=turn.thread,
+            lane=turn.lane,
+            kind=turn.kind,
+            prefix=turn.prefix,
+            evicted=Amount.of(turn.edit.evicted if turn.edit else ()),
+            inserted=Amount.of(turn.edit.inserted if turn.edit else ()),
+            confidence=turn.confidence,
+            evidence=turn.evidence,
+            opaque=turn.opaque,
+        )
