@@ -27,7 +27,11 @@ class Rule:
 RULES = (
     Rule("cache_control", "marks where the server may cache; the prompt is the same without it", ("cache_control",)),
     Rule("billing_block", "Claude Code's first system block, `x-anthropic-billing-header`, is for the accounts"),
-    Rule("signature", "proves to the server that reasoning is its own; changes with the key", ("signature",)),
+    Rule(
+        "signature",
+        "proves to the server that reasoning is its own; changes with the key",
+        ("signature", "thoughtSignature", "thought_signature"),
+    ),
     Rule("encrypted_reasoning", "the server's own copy of reasoning; what it says is not ours", ("encrypted_content",)),
     Rule("item_id", "names an item for the client; `call_id` is what ties a result to a call", ("id",)),
     Rule("item_status", "says how far an item has come; in a prefix it always has", ("status",)),

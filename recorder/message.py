@@ -167,7 +167,7 @@ class Reply:
     """Edits the server says it made to the context before sampling (applied_edits types, `compaction`)."""
     served: Served | None = None
     notes: tuple[str, ...] = ()
-    """What the reader set aside: further choices of n > 1, a sample given up for a second start."""
+    """What the reader set aside: further choices of n > 1, a sample given up for a second start, events it could not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Exchange:
     """A call's meaning: parsed once from its bytes, then trusted."""
 
     wire: str
-    """anthropic | openai_chat | openai_responses."""
+    """anthropic | openai_chat | openai_responses | gemini | bedrock."""
     kind: CallKind
     """warmup = the wire says that no reply is to be sampled (Responses `generate: false`)."""
     head: Head

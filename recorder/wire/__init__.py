@@ -8,7 +8,7 @@ from recorder.call import Call
 from recorder.encoding import decode
 from recorder.errors import WireError
 from recorder.message import Exchange, Head, Hints, Message, Reply
-from recorder.wire import anthropic, openai_chat, openai_responses
+from recorder.wire import anthropic, bedrock, gemini, openai_chat, openai_responses
 from recorder.wire.body import Json, parse
 from recorder.wire.reply import Gatherer, ReplyReader
 from recorder.wire.routes import Route, route
@@ -50,6 +50,8 @@ _FORMATS = {
     "openai_responses": _Format(
         openai_responses.head, openai_responses.messages, openai_responses.compacted, openai_responses.Gatherer
     ),
+    "gemini": _Format(gemini.head, gemini.messages, _never, gemini.Gatherer),
+    "bedrock": _Format(bedrock.head, bedrock.messages, anthropic.compacted, bedrock.Gatherer),
 }
 
 

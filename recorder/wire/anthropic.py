@@ -203,8 +203,8 @@ class Gatherer:
 
     def _delta(self, index: int, delta: Json) -> None:
         self._seen = True
-        block = self._open.setdefault(index, _Open({"type": "text"}))
         kind = delta.get("type")
+        block = self._open.setdefault(index, _Open({"type": "thinking" if kind == "thinking_delta" else "text"}))
         if kind == "text_delta":
             block.text.append(b.string(delta.get("text")))
         elif kind == "thinking_delta":

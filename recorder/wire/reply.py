@@ -1,17 +1,24 @@
-"""Read a reply while it arrives: events, one JSON body or websocket frames, told apart by their first byte.
+"""Read a reply while it arrives: events, JSON, websocket frames or AWS frames, told apart by their first byte.
 
-The first byte is surer than content-type: an event stream never starts with `{`, a JSON object always does, and an
-RFC 7464 sequence starts with 0x1E.
+The first byte is surer than content-type: server-sent events never start with `{` or `[`, JSON always does, an RFC 7464
+sequence starts with 0x1E, and an AWS frame with the high byte of its length, which is 0.
 """
 
+import json
+import re
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from recorder.errors import WireError
 from recorder.message import Reply
-from recorder.wire import sse
-from recorder.wire.body import Json, parse
+from recorder.wire import eventstream, sse
+from recorder.wire.body import Json, parse, string
 
 _RECORD = b"\x1e"
+_BETWEEN = re.compile(r"[\s,]*")
 
 
 class Gatherer(Protocol):
@@ -33,11 +40,13 @@ class ReplyReader:
     def __init__(self, gatherer: Gatherer) -> None:
         self._gatherer = gatherer
         self._sse: sse.Decoder | None = None
+        self._aws: eventstream.Decoder | None = None
         self._chunks: list[bytes] = []
+        self._faults: list[str] = []
         self._buffered = False
 
     def feed(self, chunk: bytes) -> None:
-        if self._sse is None and not self._buffered:
+        if self._sse is None and self._aws is None and not self._buffered:
             self._chunks.append(chunk)
             head = b"".join(self._chunks)
             start = head.lstrip(b" \t\r\n")
@@ -46,10 +55,16 @@ class ReplyReader:
             if start[:1] in (b"{", b"[", _RECORD):
                 self._buffered = True
                 return
-            self._sse = sse.Decoder()
+            if start[:1] == b"\0":
+                self._aws = eventstream.Decoder()
+            else:
+                self._sse = sse.Decoder()
             self._chunks, chunk = [], head
         if self._sse is not None:
             self._take(self._sse.feed(chunk))
+        elif self._aws is not None:
+            for frame in self._aws.feed(chunk):
+                self._frame(frame)
         else:
             self._chunks.append(chunk)
 
@@ -60,9 +75,21 @@ class ReplyReader:
             body = b"".join(self._chunks).strip(b" \t\r\n")
             if body.startswith(_RECORD):
                 self._take([sse.Event("", frame.decode("utf-8", "replace")) for frame in frames(body)])
+            elif body.startswith(b"["):
+                for element in _elements(body.decode("utf-8", "replace")):
+                    self._event(element, "")
             else:
                 self._whole(body)
-        return self._gatherer.reply()
+        if self._aws is not None and self._aws.error:
+            self._faults.append(self._aws.error)
+        reply = self._gatherer.reply()
+        return replace(reply, notes=(*reply.notes, *self._faults)) if reply and self._faults else reply
+
+    def _event(self, data: Json, name: str) -> None:
+        try:
+            self._gatherer.event(data, name)
+        except WireError as error:  # one event that breaks its format must not cost the others
+            self._faults.append(f"an event was left out: {error}")
 
     def _take(self, events: list[sse.Event]) -> None:
         for event in events:
@@ -73,7 +100,22 @@ class ReplyReader:
                 data = parse(event.data, "event")
             except WireError:
                 continue  # the last event of a cut stream, or a vendor's keep-alive
-            self._gatherer.event(data, event.name)
+            self._event(data, event.name)
+
+    def _frame(self, frame: eventstream.Frame) -> None:
+        """An AWS frame: its payload is the event, or carries it as base64 in `bytes`."""
+        try:
+            data = parse(frame.payload, "frame")
+            if "bytes" in data:
+                data = parse(b64decode(string(data["bytes"])), "frame")
+        except (WireError, Base64Error):
+            return
+        exception = frame.headers.get(":exception-type") or frame.headers.get(":error-code", "")
+        if exception:
+            said = {"type": exception, "message": data.get("message")}
+            self._event({"type": "error", "error": said}, "error")
+        else:
+            self._event(data, frame.headers.get(":event-type", ""))
 
     def _whole(self, body: bytes) -> None:
         try:
@@ -81,6 +123,18 @@ class ReplyReader:
         except WireError:
             return
         self._gatherer.whole(parsed)
+
+
+def _elements(text: str) -> Iterator[Json]:
+    """The objects of a JSON array, as far as it came: Gemini streams one where `alt=sse` is not asked for."""
+    decoder, at = json.JSONDecoder(), 1
+    while True:
+        try:
+            value, at = decoder.raw_decode(text, _BETWEEN.match(text, at).end())  # type: ignore[union-attr]
+        except (ValueError, RecursionError):
+            return
+        if isinstance(value, dict):
+            yield value
 
 
 def frames(body: bytes) -> list[bytes]:

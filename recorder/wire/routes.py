@@ -30,6 +30,12 @@ _PATHS: tuple[tuple[re.Pattern[str], Route], ...] = (
     (re.compile(r"/chat/completions$"), Route("openai_chat")),
     (re.compile(r"/responses(?:/compact)?$"), Route("openai_responses")),
     (re.compile(r"/responses/input_tokens$"), Route("openai_responses", "count_tokens")),
+    (re.compile(r"/(?P<model>[^/:]+):(?:g|streamG)enerateContent$"), Route("gemini")),
+    (re.compile(r"/(?P<model>[^/:]+):countTokens$"), Route("gemini", "count_tokens")),
+    (
+        re.compile(r"/model/(?P<model>.+)/(?:invoke|invoke-with-response-stream|converse|converse-stream)$"),
+        Route("bedrock"),
+    ),
 )
 _THREAD = re.compile(r"/(?:threads|channels|conversations|rooms|batches)(?:/[^/]+)*/messages$")
 
@@ -43,5 +49,6 @@ def route(method: str, url: str) -> Route:
         if match := pattern.search(path):
             if method.upper() != "POST" and not (method.upper() == "GET" and path.endswith("/responses")):
                 return NONE
-            return Route(found.wire, found.kind, match.groupdict().get("model") or "")
+            named = match.groupdict().get("model") or ""
+            return Route(found.wire, found.kind, "" if named == "v1internal" else named)  # Gemini CLI's own endpoint
     return NONE

@@ -50,7 +50,7 @@ def _harness(agent: str, originator: str) -> str:
 
 
 def _session(body: Json) -> str:
-    """Anthropic `metadata.user_id` in its two forms, else the cache key that Codex and OpenCode set to the session."""
+    """Anthropic `metadata.user_id` in its two forms; else Codex's or OpenCode's cache key, or Gemini CLI's field."""
     user = string(obj(body.get("metadata")).get("user_id"))
     if user.startswith("{"):
         try:
@@ -59,4 +59,4 @@ def _session(body: Json) -> str:
             return ""
     if "_session_" in user:
         return user.rpartition("_session_")[2]
-    return string(body.get("prompt_cache_key"))
+    return string(body.get("prompt_cache_key")) or string(obj(body.get("request")).get("session_id"))

@@ -270,7 +270,18 @@ class TestHints:
         assert hints(call({}, headers=(("user-agent", "OpenAI/Python 3.57.0"),))).harness == ""
 
 
-URLS = st.sampled_from([MESSAGES, MESSAGES + "/count_tokens", CHAT, RESPONSES, "https://h/x"])
+URLS = st.sampled_from(
+    [
+        MESSAGES,
+        MESSAGES + "/count_tokens",
+        CHAT,
+        RESPONSES,
+        "https://h/v1beta/models/g:generateContent",
+        "https://h/model/m/converse-stream",
+        "https://h/model/m/invoke",
+        "https://h/x",
+    ]
+)
 STATUS = st.sampled_from([None, 101, 200, 400, 529])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -331,6 +342,26 @@ WORDS = [
     "response.output_text.delta",
     "response.create",
     "base64",
+    "contents",
+    "parts",
+    "candidates",
+    "functionCall",
+    "functionResponse",
+    "args",
+    "functionDeclarations",
+    "toolUse",
+    "toolResult",
+    "toolUseId",
+    "toolConfig",
+    "toolSpec",
+    "inputSchema",
+    "json",
+    "bytes",
+    "contentBlockDelta",
+    "reasoningContent",
+    "compaction",
+    "tool_reference",
+    "input_audio",
 ]
 SHAPED = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 2**70) | st.floats() | st.sampled_from(WORDS) | st.just("\ud800"),
@@ -349,11 +380,14 @@ def test_no_bytes_make_read_raise(url: str, status: int | None, request: bytes, 
     check(call(request, response, url=url, status=status))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     URLS,
     STATUS,
-    st.dictionaries(st.sampled_from(["messages", "input", "tools", "system"]), st.lists(SHAPED, max_size=3) | SHAPED),
+    st.dictionaries(
+        st.sampled_from(["messages", "input", "contents", "tools", "system", "toolConfig"]),
+        st.lists(SHAPED, max_size=3) | SHAPED,
+    ),
     st.lists(SHAPED | JSON, max_size=5),
     st.booleans(),
 )
