@@ -256,9 +256,9 @@ class Builder:
             best = self._most_kept(new, lines) or best
         return best
 
-    def _order(self, new: _New, found: _Found) -> tuple[int, int, bool, int]:
+    def _order(self, new: _New, found: _Found) -> tuple[bool, int, int, bool, int]:
         same_head = self._turns[found.mark.turn].head.digest == new.head.digest
-        return found.rank, found.shared, same_head, found.mark.turn
+        return found.rank > 1, found.shared, found.rank, same_head, found.mark.turn
 
     def _compare(self, new: _New, line: Line, mark: Mark) -> _Found:
         shared = shared_depth(mark.ids, new.ids)
@@ -330,6 +330,8 @@ class Builder:
             if line is own or not line.marks or (line.lane not in ("main",) and not line.lane.startswith("agent:")):
                 continue
             tip = self._turns[line.marks[-1].turn]
+            if tip.head.tools and not new.head.tools:
+                continue
             words = "\n".join(m.plain for m in tip.messages if m.role in ("user", "assistant"))
             score = quote(words, text).share + (0.5 if tip.head.digest == new.head.digest else 0.0)
             if score >= 0.5 and (best is None or score >= best[0]):
@@ -505,7 +507,6 @@ class Builder:
             return None
         messages = new.messages(0)
         text = ""
-        digests = {m.digest for m in messages if m.role == "assistant"}
         for index in candidates:
             turn = self._turns[index]
             own = self._line_of[index]
@@ -516,7 +517,7 @@ class Builder:
             alone = len(own.members) == 1 or own.lane in ("title", "summary")
             if own is not line and not alone and line is not None:
                 continue
-            if own is line and any(m.digest in digests for m in as_messages(turn.reply, turn.wire)):
+            if own is line and self._holds_reply(turn, messages):
                 continue  # a kept tail, not a quotation
             said = "\n".join(b.text for b in turn.reply.message.blocks if b.kind == "text")
             if not text:
@@ -787,6 +788,7 @@ class Builder:
                 turn = next((self._tool_ids[new.scope, i] for i in ids if (new.scope, i) in self._tool_ids), None)
             if turn is None:
                 continue
+            self._unechoed.get(new.scope, {}).pop(turn, None)
             last = found[-1] if found else None
             if last is not None and last.turn == turn and last.message + last.count == shared + offset:
                 found[-1] = replace(last, count=last.count + 1, exact=last.exact and exact)

@@ -84,12 +84,11 @@ class Picture:
     fold: bool
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        wide = options.max_width >= WIDE
         threads = self.trajectory.threads
         for session in self.trajectory.sessions:
             mine = [t for t in threads if t.session == session]
             yield self._title(session, mine)
-            yield self._table(sorted(mine, key=lambda t: (_rank(t), t.turns[0])), wide=wide)
+            yield self._table(sorted(mine, key=lambda t: (_rank(t), t.turns[0])), options.max_width)
             yield Text()
 
     def _title(self, session: str, threads: Sequence[Thread]) -> Text:
@@ -103,18 +102,20 @@ class Picture:
         said = " · ".join(x for x in (harness, models, *counts) if x)
         return text.append(f"  {said}", style="dim")
 
-    def _table(self, threads: Sequence[Thread], *, wide: bool) -> Table:
+    def _table(self, threads: Sequence[Thread], width: int) -> Table:
+        wide = width >= WIDE
         drawn = [(thread, list(self._lines([self.trajectory.turns[i] for i in thread.turns]))) for thread in threads]
         most = max((self.trajectory.turns[i].chars for thread in threads for i in thread.turns), default=0)
         table = Table.grid(padding=(0, 1))
-        table.add_column(no_wrap=True, min_width=20)
-        table.add_column(justify="right", no_wrap=True, min_width=5)
+        stem = max(len(one.gutter) + len(_said(one)) for _, lines in drawn for one in lines)
+        table.add_column(no_wrap=True, min_width=max(stem, 19))
+        table.add_column(justify="right", no_wrap=True, min_width=7)
         table.add_column(justify="right", no_wrap=True, min_width=8)
         table.add_column(justify="left", no_wrap=True, min_width=BAR + 7 if wide else 6)
         table.add_column(justify="right", no_wrap=True, min_width=7)
         table.add_column(justify="right", no_wrap=True, min_width=7)
         if wide:
-            table.add_column(no_wrap=True, overflow="ellipsis")
+            table.add_column(no_wrap=True, overflow="ellipsis", max_width=max(16, width - max(stem, 19) - 58))
         for thread, lines in drawn:
             head = self._heading(thread)
             if head:
@@ -176,10 +177,13 @@ def _colour(kind: Kind) -> str:
     return "dim" if kind.aside else COLOURS.get(kind, "bold yellow")
 
 
+def _said(one: _Line) -> str:
+    return f"+{len(one.turns)} appends" if len(one.turns) > 1 else str(one.turns[0].kind)
+
+
 def _cells(one: _Line, most: int, *, wide: bool) -> list[Text]:
     last = one.turns[-1]
     folded = len(one.turns) > 1
-    kind = f"+{len(one.turns)} appends" if folded else str(last.kind)
     style = _colour(last.kind)
     if folded or last.kind is Kind.APPEND:
         style = "green"
@@ -187,7 +191,7 @@ def _cells(one: _Line, most: int, *, wide: bool) -> list[Text]:
     evicted = sum(t.edit.evicted_chars for t in one.turns if t.edit)
     inserted = sum(t.edit.inserted_chars for t in one.turns if t.edit)
     cells = [
-        Text(one.gutter, style="dim").append(kind, style=style),
+        Text(one.gutter, style="dim").append(_said(one), style=style),
         Text(f"{first}-{end}" if len(one.turns) > 1 else end, style="dim"),
         Text(f"{last.depth} msgs", style="dim"),
         _bar(last.chars, most) if wide else Text(amount(last.chars)),
