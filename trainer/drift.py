@@ -17,22 +17,25 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
-from trainer.engines import engine as make_engine
 from trainer.engines.step import Engine
 from trainer.episodes import Episode
 from trainer.liveview import divergence, hidden_states, score
 from trainer.physical import stream, threads
-from trainer.schemes import SCHEMES, Plan, plan
+from trainer.schemes import OWN_ENGINE, SCHEMES, Plan, engine_for, plan
 from trainer.sources import Source
 from trainer.trie import Floats, Sample, TokenTrie
 
 Reference = Literal["auto", "served", "live"]
-GROWING = ("", "root", "append", "forked", "model_switched", "summary_request")
+GROWING = ("root", "append", "forked", "model_switched")
 """Kinds that leave everything before them in place."""
+COMPARED = tuple(name for name in SCHEMES if name not in OWN_ENGINE)
+"""Schemes in the table if none are named."""
+EDIT = "edit"
+"""Cause where nobody said what kind the edit was."""
 NONE = "none"
 """Cause of tokens whose trained context is token for token the one they were sampled in: the floor."""
 UNTOLD = "retokenised"
-"""Cause where the context differs although no edit is known: the reply was rendered otherwise when it came back."""
+"""Cause where messages only grew, yet tokens differ: a reply was rendered otherwise when it came back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +90,8 @@ def drift(
     source: Source,
     *,
     model: nn.Module,
-    schemes: Sequence[str] = tuple(SCHEMES),
-    engine: str | Engine = "auto",
+    schemes: Sequence[str] = COMPARED,
+    engine: str = "auto",
     reference: Reference = "auto",
     kl: bool = False,
     step: Callable[[str], None] = lambda doing: None,
@@ -98,7 +101,7 @@ def drift(
     `kl` also compares whole distributions, which costs one more forward a scheme. `step` hears what is being done.
     """
     episodes = source.episodes
-    chosen = make_engine(engine) if isinstance(engine, str) else engine
+    engines = {scheme: engine_for(scheme, "auto" if scheme in OWN_ENGINE else engine) for scheme in schemes}
     plans = {scheme: [plan(scheme, episode) for episode in episodes] for scheme in schemes}
     measured: dict[str, list[_Measured]] = {scheme: [] for scheme in schemes}
     references: dict[str, int] = {}
@@ -110,7 +113,7 @@ def drift(
             references[label] = references.get(label, 0) + count
         for scheme in schemes:
             step(f"{name}: {scheme}")
-            measured[scheme].append(_measure(plans[scheme][number], rollout, model, chosen, kl=kl))
+            measured[scheme].append(_measure(plans[scheme][number], rollout, model, engines[scheme], kl=kl))
     rows = [row for scheme in schemes for row in _rows(scheme, plans[scheme], measured[scheme])]
     evicted = [c for c in map(_evicted, episodes) if c > 0]
     return Drift(
@@ -119,7 +122,7 @@ def drift(
         depth=float(np.mean(evicted)) if evicted else 0.0,
         frequency=len(evicted) / len(episodes) if episodes else 0.0,
         unique_tokens=TokenTrie.build(s for e in episodes for s in e.samples).unique_tokens,
-        engine=engine if isinstance(engine, str) else type(engine).__name__.lower(),
+        engine=engine,
         deviations={scheme: np.concatenate([np.zeros(0), *(m.off_K for m in measured[scheme])]) for scheme in schemes},
         notes=source.notes,
     )
@@ -183,20 +186,27 @@ def _measure(one: Plan, rollout: _Rollout, model: nn.Module, engine: Engine, *, 
 
 def _causes(one: Plan) -> Iterator[str]:
     """For each of the plan's samples the edit that its context is wrong about."""
-    samples, kinds = one.episode.samples, one.episode.kinds
-    thread = {index: members for members in threads(samples) for index in members}
+    samples = one.episode.samples
+    edits = {index: found for members in threads(samples) for found in [_edits(one, members)] for index in members}
     for part, origin in zip(one.samples, one.origins, strict=True):
-        if _same(part, samples[origin.sample], origin.start):
+        if one.scheme not in OWN_ENGINE and _same(part, samples[origin.sample], origin.start):
             yield NONE
-            continue
-        members = thread[origin.sample]
-        at = members.index(origin.sample)
-        if one.scheme == "naive-full":  # still sees what had gone: the last edit before the call
-            candidates = [kinds[i] for i in reversed(members[: at + 1])]
-        else:  # sees the end of the story: the first edit after the call
-            candidates = [kinds[i] for i in members[at + 1 :]]
-        known = "edit" if not any(kinds) else UNTOLD
-        yield next((kind for kind in candidates if kind not in GROWING), known)
+        elif one.scheme == "naive-compressed":  # knows the end of the story: the first edit after the call
+            yield next((kind for index, kind in edits[origin.sample] if index > origin.sample), UNTOLD)
+        else:  # still sees, or was encoded seeing, what had gone: the last edit before the call
+            last = next((kind for index, kind in reversed(edits[origin.sample]) if index <= origin.sample), None)
+            yield last or (NONE if one.scheme in OWN_ENGINE else UNTOLD)
+
+
+def _edits(one: Plan, members: Sequence[int]) -> list[tuple[int, str]]:
+    """The calls of a thread whose context did not go on from all of the one before, each with the edit's name."""
+    views = stream([one.episode.samples[i] for i in members]).views
+    found = []
+    for before, view, index in zip(views, views[1:], members[1:], strict=False):
+        if not np.array_equal(view[: len(before)], before):
+            kind = one.episode.kinds[index]
+            found.append((index, EDIT if not kind else UNTOLD if kind in GROWING else kind))
+    return found
 
 
 def _same(part: Sample, original: Sample, start: int) -> bool:

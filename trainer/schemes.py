@@ -5,6 +5,7 @@
     logittree          every sample as it was: 1..7 | 1-4,6,7 -> 8 9 10 | 1-4,6,7,9,10 -> 11 12 | ... -> ans
     naive-compressed   R_N as one sequence; 5, 8 and 11 are lost, the rest is scored as if they had never been there
     naive-full         H_T as one sequence; nothing is lost, and 8.. are scored although 5 (then 8, then 11) had gone
+    mask4d             the samples of logittree, computed by the engine of that name from H_T under a mask
 
 A sequence with loss in several places is one sample per run of loss-bearing tokens; the trie joins them again.
 """
@@ -16,14 +17,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trainer.engines import engine as make_engine
+from trainer.engines.step import Engine
 from trainer.episodes import Episode
 from trainer.physical import Walk, naive_compressed, naive_full
 from trainer.trie import Owner, Sample
 
-LATER = {
-    "mask4d": "the physical stream once, under a mask that hides evicted tokens",
-    "sdcc": "the final walk with a divergence to the live view",
-}
+LATER = {"sdcc": "the final walk with a divergence to the live view"}
+OWN_ENGINE = {"mask4d": "mask4d"}
+"""Schemes that are an engine's own: it lays each thread out as its physical stream by itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +66,17 @@ def plan(scheme: str, episode: Episode) -> Plan:
     return Plan(scheme, episode, walk.samples, walk.origins, lost)
 
 
+def engine_for(scheme: str, name: str) -> Engine:
+    """The engine called `name` for a scheme, or the scheme's own. ValueError where the two do not go together."""
+    own = OWN_ENGINE.get(scheme)
+    if name == own or (own is not None and name == "auto"):
+        return make_engine(own)
+    if own is not None or name in OWN_ENGINE.values():
+        expected = f"engine {own}" if own is not None else "another engine"
+        raise ValueError(f"scheme {scheme}: expected {expected}, got {name}, which computes something else")
+    return make_engine(name)
+
+
 def _scheme(name: str) -> Callable[[Sequence[Sample]], Walk]:
     if name in LATER:
         raise ValueError(f"scheme {name} ({LATER[name]}) is not there yet; expected one of {', '.join(SCHEMES)}")
@@ -81,6 +94,7 @@ SCHEMES: dict[str, Callable[[Sequence[Sample]], Walk]] = {
     "logittree": _logittree,
     "naive-compressed": naive_compressed,
     "naive-full": naive_full,
+    "mask4d": _logittree,
 }
 
 

@@ -27,12 +27,11 @@ from transformers import (
 
 from recorder.errors import TrainError
 from trainer.checkpoint import Card, digest, finish, last_checkpoint, workplace
-from trainer.engines import engine as make_engine
 from trainer.engines.step import Engine
 from trainer.losses import Objective, grpo, nll, rollouts
 from trainer.models import load_model, load_tokenizer, quiet
 from trainer.runlog import RunLog
-from trainer.schemes import Plan, plan
+from trainer.schemes import Plan, engine_for, plan
 from trainer.sources import Source
 from trainer.trie import TokenTrie
 
@@ -200,7 +199,7 @@ def train(
     Raises ValueError for an unknown scheme or engine, TrainError where the run cannot start or be written.
     """
     settings = settings or Settings()
-    engine = make_engine(settings.engine)
+    engine = engine_for(settings.scheme, settings.engine)
     plans = [plan(settings.scheme, episode) for episode in source.episodes]
     trainable = [one for one in plans if one.samples]
     if not trainable:
