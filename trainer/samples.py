@@ -153,6 +153,7 @@ def samples(
                 given.get(one.turn.session, 1.0),
                 one.rendered.logprobs,
                 rollout=one.turn.session,
+                thread=one.turn.thread,
                 call=one.turn.call.seq,
             )
             for one in chosen.values()

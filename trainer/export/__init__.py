@@ -1,6 +1,6 @@
 """Datasets for trainers, one module per format."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from recorder.errors import ExportError
@@ -20,6 +20,7 @@ def export(
     renderer: Renderer,
     *,
     out: Path,
+    sessions: Sequence[str] | None = None,
     format: str = "logittree",
     tokenizer: str = "",
     source: str = "",
@@ -29,7 +30,7 @@ def export(
 ) -> Manifest:
     """Write the sessions of some trajectories as a dataset; one session at a time is in memory.
 
-    `tokenizer` and `source` are names for the manifest; `progress` is called after each call. ExportError if `out` is
+    `sessions`: only these, None = all. `tokenizer` and `source` are names for the manifest; `progress` is called after each call. ExportError if `out` is
     taken, cannot be written, or the tokens do not add up: then nothing is left behind.
     """
     if format not in FORMATS:
@@ -39,7 +40,7 @@ def export(
     with folder(out, overwrite=overwrite) as unfinished:
         with logittree.Writer(unfinished) as writer:
             for trajectory in trajectories:
-                for session in trajectory.sessions:
+                for session in trajectory.sessions if sessions is None else sessions:
                     selection = samples(trajectory, renderer, session=session, choice=choice, progress=progress)
                     trie = TokenTrie.build(selection.samples)
                     counts.add(selection, trie)

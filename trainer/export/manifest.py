@@ -79,6 +79,18 @@ class Manifest:
     files: dict[str, tuple[str, int]]
     """Name -> (`sha256:` of its bytes, its size in bytes)."""
 
+    def lines(self) -> list[str]:
+        """The same for a reader: what was written, what was left out and why."""
+        c = self.counts
+        left_out = sum(c.excused_tokens.values())
+        told = [
+            f"{c.rows:,} rows, {c.branch_tokens:,} tokens (a row per call: {c.call_tokens:,}; shared: {c.trie_tokens:,})",
+            f"{c.trained_tokens + left_out:,} tokens sampled = {c.owned_tokens:,} trained + {left_out:,} excused",
+        ]
+        told += [f"  {n:,} excused: {r}, {c.excused_calls[r]:,} calls" for r, n in sorted(c.excused_tokens.items())]
+        told += [f"  {n:,} calls said otherwise for this template: {f}" for f, n in sorted(c.fallbacks.items())]
+        return told
+
     def json(self) -> bytes:
         c = self.counts
         excused = {r: {"calls": c.excused_calls[r], "tokens": c.excused_tokens[r]} for r in sorted(c.excused_calls)}
