@@ -127,7 +127,7 @@ class Session:
     def summarize(self) -> None:
         """Ask in a new user message, with the whole history; go on with the summary and perhaps the last turn."""
         assert self.reply is not None
-        asking = self.history + [*self.next_messages()]
+        asking = [*self.history, *self.next_messages()]
         last = asking[-1]
         asking[-1] = replace(last, blocks=(*last.blocks, Block("text", "Now sum up. " + self.words(12))))
         summary = self.lines(5)
@@ -167,7 +167,7 @@ class Session:
         return None
 
     def truncate(self) -> None:
-        old = [i for i in self.results()[:-1] if len(self.history[i].plain) > 80]
+        old = [i for i in self.results()[:-1] if len(self.history[i].plain) > 80 and "..." not in self.history[i].plain]
         if not old:
             return self.append()
         self.rewrite_results(Kind.TRUNCATED, lambda t: t.strip()[:60] + "...", old[-1:])
