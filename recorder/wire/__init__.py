@@ -9,7 +9,7 @@ from recorder.encoding import decode
 from recorder.errors import WireError
 from recorder.message import Exchange, Head, Hints, Message, Reply
 from recorder.wire import anthropic, bedrock, gemini, openai_chat, openai_responses
-from recorder.wire.body import Json, parse
+from recorder.wire.body import SHARED, Json, parse
 from recorder.wire.reply import Gatherer, ReplyReader
 from recorder.wire.routes import Route, route
 from recorder.wire.speaker import speaker
@@ -104,7 +104,7 @@ def _exchange(call: Call, found: Route) -> Exchange:
     return Exchange(
         wire=found.wire,
         kind="warmup" if body.get("generate") is False and found.wire == "openai_responses" else found.kind,
-        head=how.head(body, model=found.model),
+        head=SHARED.head(how.head(body, model=found.model)),
         messages=prefix,
         reply=reply,
         hints=speaker(call.request_headers, body),

@@ -166,7 +166,8 @@ class Gatherer:
             return
         self._start(body)
         for i, block in enumerate(b.arr(body.get("content"))):
-            self._open[i] = _Open(b.obj(block))
+            start = b.obj(block)
+            self._open[i] = _Open(start, arguments=[canonical.dumps(start.get("input", {}))])
         self._end(body)
         self._served.take(body)
         self._ended = True
@@ -237,10 +238,10 @@ def _close(block: _Open) -> Block:
         return Block(kind, b.string(start.get(kind)) + streamed)
     raw = "".join(block.arguments)
     if kind == "tool_use":
-        whole = canonical.dumps(start["input"]) if start.get("input") or not block.arguments else ""
-        arguments = raw if block.arguments else whole
-        return Block("tool_call", arguments, b.string(start.get("name")), b.string(start.get("id")))
-    if raw:
+        if not block.arguments and start.get("input"):
+            raw = canonical.dumps(start["input"])  # some servers send the whole input in the start event
+        return Block("tool_call", raw, b.string(start.get("name")), b.string(start.get("id")))
+    if raw and "input" in start:
         start = start | {"input": _parsed(raw)}
     if block.content is not None:
         start = start | {"content": block.content}

@@ -7,7 +7,7 @@ import orjson
 
 from recorder import canonical
 from recorder.errors import WireError
-from recorder.message import Message, Usage
+from recorder.message import Head, Message, Usage
 
 Json = dict[str, object]
 
@@ -64,6 +64,10 @@ def merge(new: Usage, old: Usage) -> Usage:
     )
 
 
+_HEADS = 256
+_ENTRY_CHARS = 512  # ours: what an entry costs beside its text
+
+
 class Shared:
     """Messages already met, so that a history sent again and again is converted, hashed and kept in memory once.
 
@@ -74,8 +78,10 @@ class Shared:
     def __init__(self, *, limit_chars: int = 64 << 20) -> None:
         self._limit_chars = limit_chars
         self._by_wire: dict[bytes, Message] = {}
+        self._sizes: dict[bytes, int] = {}
         self._by_digest: dict[bytes, Message] = {}
-        self._chars = 0
+        self._heads: dict[tuple[str, bytes], Head] = {}
+        self.chars = 0
 
     def message(self, item: Json, convert: Callable[[Json, str], Message], where: str) -> Message:
         """`convert(item, where)`, or the equal message made before. `convert` must depend on `item` alone."""
@@ -88,17 +94,24 @@ class Shared:
         if known is None:
             fresh = convert(item, where)
             known = self._by_digest.setdefault(fresh.digest, fresh)
-            self._chars += known.size_chars + 512  # ours: what the two entries cost beside the text
-            if self._chars > self._limit_chars:
+            self._sizes[key] = len(wire) + _ENTRY_CHARS
+            self.chars += self._sizes[key]
+            if self.chars > self._limit_chars:
                 self._forget()
         self._by_wire[key] = known
         return known
 
+    def head(self, head: Head) -> Head:
+        """The equal head met before: the tools of a harness are larger than most messages."""
+        if len(self._heads) >= _HEADS:
+            self._heads.clear()
+        return self._heads.setdefault((head.model, head.digest), head)
+
     def _forget(self) -> None:
         for key in list(self._by_wire)[: len(self._by_wire) // 2]:
-            del self._by_wire[key]
+            self._by_wire.pop(key, None)  # another thread may hold it just now
+            self.chars -= self._sizes.pop(key, 0)
         self._by_digest = {m.digest: m for m in self._by_wire.values()}
-        self._chars = sum(m.size_chars + 512 for m in self._by_wire.values())
 
 
 SHARED = Shared()
@@ -106,6 +119,5 @@ SHARED = Shared()
 
 def messages(items: list[object], convert: Callable[[Json, str], Message], where: str) -> tuple[Message, ...]:
     """One message an item, the same objects for the same items."""
-    return tuple(
-        SHARED.message(need_obj(item, f"{where}[{i}]"), convert, f"{where}[{i}]") for i, item in enumerate(items)
-    )
+    places = (f"{where}[{i}]" for i in range(len(items)))
+    return tuple(SHARED.message(need_obj(item, at), convert, at) for item, at in zip(items, places, strict=True))

@@ -357,3 +357,16 @@ def test_token_ids_that_an_engine_put_into_its_events_are_kept() -> None:
     )
     assert reply is not None
     assert reply.served == Served((1, 2, 3), (7, 8), (-0.5, -1.0))
+
+
+@pytest.mark.parametrize(("input", "text"), [({"b": 1}, '{"b":1}'), ({}, ""), (None, "")])
+def test_a_call_without_deltas_has_the_arguments_of_its_start_event(input: object, text: str) -> None:
+    reply = stream(start(), opens(0, type="tool_use", id="t1", name="T", input=input), opens(1, type="tool_use"))
+    assert reply is not None
+    assert reply.message.blocks == (Block("tool_call", text, "T", "t1"), Block("tool_call"))
+
+
+def test_a_whole_reply_without_arguments_has_an_empty_object() -> None:
+    reply = of_body(b'{"content":[{"type":"tool_use","id":"t1","name":"T","input":{}}]}')
+    assert reply is not None
+    assert reply.message.blocks == (Block("tool_call", "{}", "T", "t1"),)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, takewhile
@@ -137,3 +138,46 @@ def test_no_damage_to_real_bodies_makes_read_raise(name: str) -> None:
             assert isinstance(got, Exchange)  # a damaged reply never hides the request
             assert got.reply is None or not isinstance(got.reply.served, Served)
     assert outcomes == {Exchange, Opaque}
+
+
+JUNK: tuple[object, ...] = (
+    None,
+    1,
+    -1,
+    2**80,
+    1.5,
+    True,
+    "",
+    "x",
+    "\ud800",
+    [],
+    {},
+    [1],
+    [[]],
+    {"type": "text"},
+    "tool_use",
+)
+
+
+def shaken(value: object, rng: random.Random, chance: float) -> object:
+    """The same JSON with some values replaced and some keys lost."""
+    if rng.random() < chance:
+        return rng.choice(JUNK)
+    if isinstance(value, dict):
+        return {k: shaken(v, rng, chance) for k, v in value.items() if rng.random() > chance}
+    return [shaken(v, rng, chance) for v in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", ["claude-code/errors_sseerr", "codex/codex_proxy_websocket", "qwen/qwen_agent"])
+def test_no_change_to_the_shape_of_real_bodies_makes_read_raise(name: str) -> None:
+    rng = random.Random(7)
+    for _, call in calls(name):
+        body = json.loads(call.request_body)
+        events = [json.loads(e) for e in re.findall(rb"\{.*\}", call.response_body) if e.startswith(b'{"')]
+        for chance in (0.003, 0.01, 0.03) * 3:
+            sent = b"".join(b"data: " + json.dumps(shaken(e, rng, chance)).encode() + b"\n\n" for e in events)
+            changed = json.dumps(shaken(body, rng, chance / 3)).encode()
+            got = read(replace(call, request_body=changed, response_body=sent))
+            if isinstance(got, Exchange):
+                assert len(got.head.digest) == 16
+                assert all(len(m.digest) == 16 for m in got.messages)

@@ -168,6 +168,13 @@ class TestRead:
         a, b = (exchange(call({"messages": [m]})).messages[0] for m in (plain, marked))
         assert a is b
 
+    def test_equal_heads_of_two_calls_are_one_object(self) -> None:
+        body = {"model": "m", "system": "You are", "messages": []}
+        a, b, c = (exchange(call(x)).head for x in (body, {**body, "max_tokens": 9}, {**body, "model": "n"}))
+        assert a is b
+        assert a is not c
+        assert a.digest == c.digest
+
     def test_a_reply_that_cannot_be_read_does_not_hide_the_request(self) -> None:
         got = exchange(
             call(
