@@ -382,7 +382,7 @@ class Builder:
         tip = line.tip
         assert tip is not None
         if found.mark is not tip and found.rank in (1, 4) and new.pooled:
-            reason = self._strayed(new, found, tip)
+            reason = self._strayed(new, found)
             if reason:
                 self._split(line, found.mark, reason)
                 tip = found.mark
@@ -631,7 +631,7 @@ class Builder:
             return tip.turn, deeper, ABSENT
         return found.mark.turn, found.shared, found.match
 
-    def _strayed(self, new: _New, found: _Found, tip: Mark) -> str:
+    def _strayed(self, new: _New, found: _Found) -> str:
         """Why the turns behind `found.mark` were another thread's, not steps that the new call takes back."""
         line, mark = found.line, found.mark
         after = [self._turns[i] for i in line.members if i > mark.turn]
@@ -650,11 +650,9 @@ class Builder:
                 return "link:a tool result quotes its last reply"
         if _overlap(new.call, last.call):
             return "structure:both were in flight together"
-        if found.rank == 1 and after[0].edit is not None and after[0].edit.evicted:
-            here = self._compare(new, line, tip)
+        if after[0].kind in (Kind.REWOUND, Kind.DELETED) and after[0].edit is not None and after[0].edit.evicted:
             kept = {m.digest for m in new.messages(0)}
-            lost = [m for m in base.messages[after[0].prefix :] if m.digest in kept]
-            if here.rank == 0 and lost:
+            if found.rank == 4 or any(m.digest in kept for m in base.messages[after[0].prefix :]):
                 return "structure:what it had dropped stands in the other thread's next prefix"
         return ""
 

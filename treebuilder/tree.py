@@ -199,11 +199,11 @@ class Trajectory:
 
     @property
     def branches(self) -> tuple[Branch, ...]:
-        """Every turn that is no aside stands in exactly one; in order of their first turn."""
+        """Every turn that is no aside and could be read stands in exactly one; in order of their first turn."""
         chains: list[list[int]] = []
         open_at: dict[int, list[int]] = {}
         for turn in self.turns:
-            if turn.kind.aside:
+            if turn.kind.aside or (turn.node is None and turn.reply is None):
                 continue
             chain = open_at.pop(turn.parent, None) if turn.parent is not None and self.extends(turn) else None
             if chain is None:

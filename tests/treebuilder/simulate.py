@@ -7,12 +7,14 @@ bytes mean is tested elsewhere.
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from recorder.call import Call, Outcome
 from recorder.message import Block, Exchange, Head, Hints, Message, Reply, Tool
 from treebuilder.build import Builder, Prepared, prepare
 from treebuilder.tree import Kind, Trajectory
 
+CAPTURES = Path(__file__).parent.parent / "captures"
 SYSTEM = Block("text", "You are a careful agent. Work in small steps.")
 TOOLS = (Tool("read", "reads a file", "{}"), Tool("run", "runs a command", "{}"))
 HEAD = Head("model-1", (SYSTEM,), TOOLS)

@@ -1,0 +1,228 @@
+"""Whose call it is, when nothing but content says so; what a later call shows about an earlier one."""
+
+from dataclasses import replace
+
+from simulate import CAPTURES, HEAD, call, text
+
+from recorder.call import Call, Outcome
+from recorder.importing import read_har
+from recorder.message import Block, Exchange, Head, Hints, Message, Reply, Tool
+from recorder.wire import Opaque
+from treebuilder.build import Builder, build, prepare
+from treebuilder.tree import Kind, Trajectory, Turn
+
+
+class Recording:
+    """Calls as they are made, without ids unless given."""
+
+    def __init__(self, *, structural: bool = False) -> None:
+        self.builder = Builder(structural=structural)
+        self.count = 0
+
+    def send(
+        self,
+        *messages: Message,
+        reply: Message | None = None,
+        head: Head = HEAD,
+        hints: Hints = Hints(),  # noqa: B008  frozen
+        wire: str = "anthropic",
+        edits: tuple[str, ...] = (),
+        whole: bool = True,
+    ) -> Turn:
+        self.count += 1
+        sampled = Reply(reply, "end_turn", whole, id=f"r{self.count}", server_edits=edits) if reply else None
+        exchange = Exchange(wire, "generate", head, messages, sampled, hints)
+        return self.builder.place(prepare(call(self.count), exchange))
+
+    @property
+    def tree(self) -> Trajectory:
+        return self.builder.trajectory()
+
+    def kinds(self) -> list[str]:
+        return [t.kind.value for t in self.tree]
+
+
+def said(words: str) -> Message:
+    return text("assistant", words)
+
+
+def asks(id_: str, arguments: str, name: str = "read") -> Message:
+    return Message("assistant", (Block("tool_call", arguments, name, id_),))
+
+
+def result(id_: str, words: str) -> Message:
+    return Message("user", (Block("tool_result", id=id_, parts=(Block("text", words),)),))
+
+
+U = text("user", "count the files")
+
+
+def test_two_sessions_with_the_same_first_message_are_told_apart_by_their_replies() -> None:
+    r = Recording()
+    r.send(U, reply=said("there are three"))
+    r.send(U, reply=said("there are four"))
+    r.send(U, said("there are three"), text("user", "sure?"), reply=said("yes, three"))
+    r.send(U, said("there are four"), text("user", "sure?"), reply=said("yes, four"))
+    assert r.kinds() == ["root", "root", "append", "append"]
+    assert [t.parent for t in r.tree] == [None, None, 0, 1]
+    assert len(r.tree.sessions) == 2
+
+
+def test_the_same_prefix_after_a_failed_call_is_a_retry() -> None:
+    r = Recording()
+    r.send(U)
+    r.send(U, reply=said("there are"), whole=False)
+    r.send(U, reply=said("there are three"))
+    assert r.kinds() == ["root", "retry", "retry"]
+    assert len(r.tree.sessions) == 1
+
+
+def test_a_prompt_handed_over_in_a_tool_call_starts_an_agent() -> None:
+    r = Recording()
+    r.send(U, reply=asks("t1", '{"prompt":"Look into the folder b","kind":"scout"}', "spawn"))
+    r.send(text("user", "Look into the folder b"), head=replace(HEAD, tools=HEAD.tools[:1]), reply=said("two files"))
+    last = r.tree.turns[1]
+    assert (last.kind, last.lane.partition(":")[0], last.origin) == (Kind.ROOT, "agent", 0)
+    assert last.session == r.tree.turns[0].session
+
+
+def test_a_fork_shows_when_the_other_thread_goes_on_with_what_the_fork_had_dropped() -> None:
+    r = Recording()
+    a = [U, said("three"), text("user", "list them"), said("a b c"), text("user", "sort them")]
+    r.send(*a[:1], reply=a[1])
+    r.send(*a[:3], reply=a[3])
+    r.send(*a, reply=said("sorted now"))
+    r.send(*a[:3], said("a b c"), text("user", "in other words"), reply=said("forked answer"))
+    assert r.tree.turns[3].kind is Kind.REWOUND  # all that is known so far
+    r.send(*a, said("sorted now"), text("user", "thanks"), reply=said("welcome"))
+    assert r.kinds() == ["root", "append", "append", "forked", "append"]
+    assert [len(t.turns) for t in r.tree.threads] == [4, 1]
+
+
+def test_a_prompt_taken_back_and_put_otherwise_is_a_rewind_not_a_fork() -> None:
+    r = Recording()
+    r.send(U, reply=said("three"))
+    r.send(U, said("three"), text("user", "list them"), reply=said("a b c"))
+    turn = r.send(U, said("three"), text("user", "sort them"), reply=said("c b a"))
+    assert (turn.kind, turn.prefix, turn.parent) == (Kind.REWOUND, 2, 1)
+    assert len(r.tree.threads) == 1
+
+
+def test_a_fork_by_a_new_session_id_is_compared_with_the_thread_it_left() -> None:
+    r = Recording()
+    one, two = Hints(session="session-one"), Hints(session="session-two")
+    r.send(U, reply=said("three"), hints=one)
+    r.send(U, said("three"), text("user", "list them"), reply=said("a b c"), hints=one)
+    turn = r.send(U, said("three"), text("user", "list them"), said("a b c"), text("user", "x"), hints=two)
+    assert (turn.kind, turn.parent, turn.prefix, turn.session) == (Kind.FORKED, 1, 3, "session-two")
+    assert r.tree.threads[1].parent == 1
+
+
+def test_a_summary_that_a_later_prefix_quotes_makes_its_call_a_summary_request() -> None:
+    r = Recording(structural=True)
+    talk = [U, said("three files here"), text("user", "and in the folder below?")]
+    r.send(U, reply=talk[1])
+    r.send(*talk, reply=said("five more of them"))
+    asked = [*talk[:2], text("user", "and in the folder below?", "Write down what happened so far.")]
+    r.send(*asked, reply=said("<note>\nThree files, then five more were counted.\n</note>"))
+    assert r.tree.turns[2].confidence <= 0.5
+    r.send(text("user", "Earlier:\nThree files, then five more were counted.\n\nGo on."), reply=said("going on"))
+    assert r.kinds() == ["root", "append", "summary_request", "summarized"]
+    assert r.tree.turns[3].quotes == 2
+
+
+def test_a_title_call_is_no_thread_of_its_own_session_even_when_it_comes_first() -> None:
+    r = Recording(structural=True)
+    no_tools = Head("small-model", (Block("text", "Name this talk."),), ())
+    r.send(text("user", f"<talk>{U.plain}</talk>"), head=no_tools, reply=said("File counts"))
+    r.send(U, reply=said("three"))
+    first, second = r.tree.turns
+    assert (first.kind, first.lane, second.kind) == (Kind.SIDE_CALL, "title", Kind.ROOT)
+    assert first.session == second.session
+
+
+def test_an_echo_that_gained_defaults_is_still_the_reply() -> None:
+    r = Recording()
+    r.send(U, reply=asks("t1", '{"path": "a"}'))
+    turn = r.send(U, asks("t1", '{"all":false,"path":"a"}'), result("t1", "alpha"), reply=said("ok"))
+    assert turn.kind is Kind.APPEND
+    assert [(e.message, e.turn, e.exact) for e in turn.echoes] == [(1, 0, False)]
+
+
+def test_blanks_in_sampled_arguments_do_not_make_the_echo_inexact() -> None:
+    r = Recording()
+    r.send(U, reply=asks("t1", '{"path": "a"}'))
+    turn = r.send(U, asks("t1", '{"path":"a"}'), result("t1", "alpha"), reply=said("ok"))
+    assert [(e.message, e.turn, e.exact) for e in turn.echoes] == [(1, 0, True)]
+
+
+def test_an_edit_made_by_the_server_makes_the_call_opaque() -> None:
+    r = Recording()
+    turn = r.send(U, reply=said("three"), edits=("clear_tool_uses_20250919",))
+    assert turn.opaque == "server edited the context: clear_tool_uses_20250919"
+
+
+def test_a_delta_is_put_behind_the_prefix_and_reply_it_names() -> None:
+    r = Recording()
+    r.send(U, reply=asks("t1", "{}"), wire="openai_responses")
+    done = Message("tool", (Block("tool_result", id="t1", parts=(Block("text", "alpha"),)),))
+    turn = r.send(done, reply=said("ok"), wire="openai_responses", hints=Hints(previous_id="r1"))
+    assert turn.messages == (U, asks("t1", "{}"), done)
+    assert (turn.kind, turn.prefix) == (Kind.APPEND, 1)
+
+
+def test_a_delta_behind_an_unknown_reply_is_opaque() -> None:
+    r = Recording()
+    turn = r.send(U, reply=said("ok"), wire="openai_responses", hints=Hints(previous_id="resp_lost"))
+    assert turn.opaque == "earlier items unknown: expected a recorded reply resp_lost, got none"
+
+
+def test_a_whole_websocket_session_is_rebuilt_as_long_as_its_last_full_prefix() -> None:
+    turns = build(read_har(CAPTURES / "codex" / "codex_proxy_websocket.har")).turns
+    lengths = [(t.call.source.partition("#")[2], t.depth, t.prefix) for t in turns if not t.kind.aside]
+    assert lengths == [
+        ("004.ws002", 4, 0),
+        ("004.ws003", 10, 4),
+        ("004.ws004", 13, 10),
+        ("008.ws002", 15, 13),
+        ("008.ws003", 18, 15),
+    ]
+
+
+def test_a_model_switch_under_the_same_head_is_an_append_and_with_another_head_a_switch() -> None:
+    r = Recording()
+    r.send(U, reply=said("three"))
+    grown = [U, said("three"), text("user", "sure?")]
+    r.send(*grown, reply=said("yes"), head=replace(HEAD, model="model-2"))
+    other = Head("model-3", (Block("text", "You are model-3."),), HEAD.tools)
+    r.send(*grown, said("yes"), text("user", "really?"), reply=said("yes!"), head=other)
+    assert r.kinds() == ["root", "append", "model_switched"]
+
+
+def test_a_new_tool_changes_the_tools() -> None:
+    r = Recording()
+    r.send(U, reply=said("three"))
+    more = replace(HEAD, tools=(*HEAD.tools, Tool("fetch", "", "{}")))
+    turn = r.send(U, said("three"), text("user", "sure?"), head=more)
+    assert (turn.kind, turn.evidence[-1]) == (Kind.TOOLS_CHANGED, "structure:tools +1 -0")
+
+
+def test_a_body_that_cannot_be_read_is_a_turn_of_kind_unknown_on_no_branch() -> None:
+    builder = Builder()
+    turn = builder.place(prepare(call(1), Opaque("anthropic", "expected JSON, got <html>, in request")))
+    assert (turn.kind, turn.opaque) == (Kind.UNKNOWN, "expected JSON, got <html>, in request")
+    assert builder.trajectory().branches == ()
+
+
+def test_calls_keep_no_bodies() -> None:
+    made = Call("POST", "http://127.0.0.1/v1/messages", 200, Outcome.COMPLETE, (), (), b"x" * 9, b"y" * 9, 0.0)
+    assert prepare(made, Opaque("anthropic", "r")).call.request_body == b""
+
+
+def test_picking_a_session_numbers_its_turns_anew() -> None:
+    r = Recording()
+    r.send(U, reply=said("three"), hints=Hints(session="one"))
+    r.send(text("user", "hello there"), reply=said("hi"), hints=Hints(session="two"))
+    r.send(text("user", "hello there"), said("hi"), text("user", "bye"), hints=Hints(session="two"))
+    two = r.tree.only(["two"])
+    assert [(t.index, t.parent, t.echoes[0].turn if t.echoes else None) for t in two] == [(0, None, None), (1, 0, 0)]
