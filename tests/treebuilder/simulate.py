@@ -11,7 +11,8 @@ from pathlib import Path
 
 from recorder.call import Call, Outcome
 from recorder.message import Block, Exchange, Head, Hints, Message, Reply, Tool
-from treebuilder.build import Builder, Prepared, prepare
+from treebuilder.arrival import Prepared, prepare
+from treebuilder.build import Builder
 from treebuilder.tree import Kind, Trajectory
 
 CAPTURES = Path(__file__).parent.parent / "captures"

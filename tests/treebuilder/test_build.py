@@ -8,7 +8,8 @@ from recorder.call import Call, Outcome
 from recorder.importing import read_har
 from recorder.message import Block, Exchange, Head, Hints, Message, Reply, Tool
 from recorder.wire import Opaque
-from treebuilder.build import Builder, build, prepare
+from treebuilder.arrival import prepare
+from treebuilder.build import Builder, build
 from treebuilder.tree import Kind, Trajectory, Turn
 
 

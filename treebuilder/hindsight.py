@@ -1,0 +1,161 @@
+"""What a later call shows about an earlier one: it asked for a summary, it was an aside, it was another thread."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from treebuilder.arrival import New
+from treebuilder.lineage import Line, Mark
+from treebuilder.quotes import Quote, quote, visible
+from treebuilder.search import NEAR, Found, compare
+from treebuilder.state import State, replied, short_name
+from treebuilder.tree import Kind, Turn
+
+
+def quoted_by(state: State, new: New, line: Line | None) -> tuple[int, Quote] | None:
+    """The unechoed reply that the new prefix quotes best: of the same line, or of a call that stands alone."""
+    best: tuple[int, Quote] | None = None
+    candidates = list(state.unechoed.get(new.scope, ()))[-24:]
+    if not candidates:
+        return None
+    messages = new.messages(0)
+    text = ""
+    for index in candidates:
+        turn = state.turns[index]
+        own = state.line_of[index]
+        if turn.reply is None or not replied(turn) or turn.kind in (Kind.COUNT_TOKENS, Kind.WARMUP):
+            continue
+        if any(b.kind == "tool_call" for b in turn.reply.message.blocks):
+            continue
+        alone = len(own.members) == 1 or own.lane in ("title", "summary")
+        if own is not line and not alone and line is not None:
+            continue
+        if own is line and state.holds_reply(turn, messages):
+            continue  # a kept tail, not a quotation
+        said = "\n".join(b.text for b in turn.reply.message.blocks if b.kind == "text")
+        if not text:
+            text = "\n".join(b.plain for m in messages for b in m.blocks if b.kind == "text")
+        how = quote(said, text)
+        if how.found and (best is None or how.chars >= best[1].chars):
+            best = index, how
+    return best
+
+
+def summarized_elsewhere(state: State, new: New, lines: Sequence[Line]) -> Found | None:
+    """No word of the history is left but a quoted summary: the line it summarises."""
+    hit = quoted_by(state, new, None)
+    if hit is None:
+        return None
+    asked = state.turns[hit[0]]
+    own = state.line_of[asked.index]
+    if own.lane == "main" and len(own.members) > 1:
+        return compare(state, new, own, own.marks[-1]) if own.marks else None
+    best: tuple[float, Line] | None = None
+    text = visible(asked.messages)
+    for line in lines:
+        if line is own or not line.marks or (line.lane not in ("main",) and not line.lane.startswith("agent:")):
+            continue
+        tip = state.turns[line.marks[-1].turn]
+        if tip.head.tools and not new.head.tools:
+            continue
+        words = "\n".join(m.plain for m in tip.messages if m.role in ("user", "assistant"))
+        score = quote(words, text).share + (0.5 if tip.head.digest == new.head.digest else 0.0)
+        if score >= 0.5 and (best is None or score >= best[0]):
+            best = score, line
+    if best is None:
+        return None
+    found = compare(state, new, best[1], best[1].marks[-1])
+    return replace(found, rank=1) if found.rank == 0 else found
+
+
+def revise_request(state: State, index: int, line: Line) -> None:
+    """The reply of this turn became the summary: so it had asked for it."""
+    turn = state.turns[index]
+    own = state.line_of[index]
+    state.unechoed.get(own.scope, {}).pop(index, None)
+    for scope in state.unechoed.values():
+        scope.pop(index, None)
+    if turn.kind is Kind.SUMMARY_REQUEST:
+        return
+    own.marks = [m for m in own.marks if m.turn != index]
+    lane, thread, session = turn.lane, turn.thread, turn.session
+    if own is not line and (len(own.members) == 1 or own.lane == "title"):
+        lane, session = "summary", line.session
+        thread = short_name(session, lane)
+    state.turns[index] = replace(
+        turn,
+        kind=Kind.SUMMARY_REQUEST,
+        lane=lane,
+        thread=thread,
+        session=session,
+        confidence=0.95,
+        evidence=(*turn.evidence, "structure:a later prefix quotes its reply"),
+    )
+
+
+def is_aside(state: State, new: New) -> bool:
+    """No tools, a head of its own, where a conversation with tools is under way whose words it repeats."""
+    if new.head.tools:
+        return False
+    words = visible(new.fresh)
+    for line in state.lines.get(new.scope, ()):
+        if line.tip is None or line.lane == "title":
+            continue
+        turn = state.turns[line.tip.turn]
+        if not turn.head.tools or turn.head.digest == new.head.digest:
+            continue
+        if not new.pooled or repeats(turn, words):
+            return True
+    return False
+
+
+def revise_asides(state: State, new: New, line: Line) -> None:
+    """A conversation with tools begins: calls without tools just before it that hold its words were asides."""
+    if not new.head.tools:
+        return
+    root = state.turns[-1] if state.turns and state.turns[-1].index == new.index else None
+    for other in state.lines.get(new.scope, ())[-NEAR:]:
+        if other is line or len(other.members) != 1 or other.lane != "main":
+            continue
+        turn = state.turns[other.members[0]]
+        if turn.kind is not Kind.ROOT or turn.head.tools or new.index - turn.index > NEAR:
+            continue
+        if not new.pooled or (root is not None and repeats(root, visible(turn.messages))):
+            other.lane, other.key, other.marks = "title", "title", []
+            session = line.session
+            state.turns[turn.index] = replace(
+                turn,
+                kind=Kind.SIDE_CALL,
+                lane="title",
+                session=session,
+                thread=short_name(session, "title"),
+                confidence=0.7,
+                evidence=(*turn.evidence, "structure:no tools, its words begin another thread"),
+            )
+
+
+def split(state: State, line: Line, mark: Mark, reason: str) -> None:
+    """Move the turns behind `mark` to a line of their own: they were a fork."""
+    after = [i for i in line.members if i > mark.turn and not state.turns[i].kind.aside]
+    moved = Line(line.key, "", "main", "")
+    agent = reason.startswith("link:")
+    first = state.turns[after[0]]
+    tag = (first.node.id.hex() if first.node else "")[:8]
+    moved.lane = f"agent:{tag}" if agent else "main"
+    moved.session = line.session if agent else state.unique(f"run:{tag}")
+    moved.name = short_name(moved.session, moved.lane)
+    moved.members, moved.marks = after, [m for m in line.marks if m.turn > mark.turn]
+    line.members = [i for i in line.members if i not in after]
+    line.marks = [m for m in line.marks if m.turn <= mark.turn]
+    state.lines[line.scope].append(moved)
+    for i in after:
+        state.line_of[i] = moved
+        state.turns[i] = replace(state.turns[i], session=moved.session, lane=moved.lane, thread=moved.name)
+    state.turns[after[0]] = replace(
+        state.turns[after[0]], kind=Kind.FORKED, confidence=0.8, evidence=(*first.evidence, reason)
+    )
+
+
+def repeats(root: Turn, words: str) -> bool:
+    """Do these words hold some user text of that turn?"""
+    texts = [b.text for m in root.messages if m.role == "user" for b in m.blocks if b.kind == "text"]
+    return any(t.strip() and (t.strip() in words) for t in texts[-6:])

@@ -1,0 +1,172 @@
+"""Which earlier turn does a call go on from? Among the lines of its scope: the one it holds whole, or keeps most of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from recorder.call import Call
+from treebuilder.arrival import New
+from treebuilder.lineage import ABSENT, Line, Mark, Match, as_messages, delegated, echo_at, shared_depth
+from treebuilder.quotes import quote
+from treebuilder.state import State, replied
+from treebuilder.tree import Kind
+
+NEAR = 8
+"""Lines of a scope, the latest first, among which a call that continues none is looked for. Ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    line: Line
+    mark: Mark
+    rank: int
+    """4 continues it with its reply, 3 the same prefix again, 2 grows without the reply, 1 keeps some, 0 keeps none."""
+    match: Match
+    kept: int
+    shared: int
+
+
+def find(state: State, new: New, lines: Sequence[Line]) -> Found | None:
+    """The turn that this call continues, or else the one of which it keeps most."""
+    best: Found | None = None
+    for line in lines:
+        for mark in line.marks:
+            found = compare(state, new, line, mark)
+            if best is None or _order(state, new, found) >= _order(state, new, best):
+                best = found
+    if best is not None and best.rank == 0:
+        best = most_kept(state, new, lines) or best
+    return best
+
+
+def _order(state: State, new: New, found: Found) -> tuple[bool, int, int, bool, int]:
+    same_head = state.turns[found.mark.turn].head.digest == new.head.digest
+    return found.rank > 1, found.shared, found.rank, same_head, found.mark.turn
+
+
+def compare(state: State, new: New, line: Line, mark: Mark) -> Found:
+    shared = shared_depth(mark.ids, new.ids)
+    if shared < mark.depth:
+        return Found(line, mark, 0, ABSENT, 0, shared)
+    if shared == len(new.ids):
+        return Found(line, mark, 3, ABSENT, shared, shared)
+    match = echo_at(state.turns[mark.turn].reply, new.messages(shared)[:64], 0)
+    return Found(line, mark, 4 if match.count else 2, match, shared, shared)
+
+
+def most_kept(state: State, new: New, lines: Sequence[Line], *, reply_alone: bool = False) -> Found | None:
+    """Among the latest lines: the mark of whose view most is in the new one, sampled messages at least one.
+    `reply_alone`: the reply counts even where nothing of its prefix is left."""
+    digests = {m.digest for m in new.messages(0)}
+    tools = {b.id for m in new.messages(0) for b in m.blocks if b.kind == "tool_call" and b.id}
+    best: Found | None = None
+    recent = sorted(lines, key=lambda line: line.members[-1] if line.members else -1)[-NEAR:]
+    for line in recent:
+        for mark in line.marks:
+            turn = state.turns[mark.turn]
+            past = turn.messages
+            kept = [m for m in past if m.digest in digests]
+            sampled = [m for m in kept if m.role == "assistant"]
+            mine = {b.id for m in past for b in m.blocks if b.kind == "tool_call" and b.id}
+            if turn.reply is not None:
+                echoes = as_messages(turn.reply, turn.wire)
+                replied = bool(echoes) and echoes[0].digest in digests
+                mine |= {b.id for b in turn.reply.message.blocks if b.kind == "tool_call" and b.id}
+            else:
+                replied = False
+            if not sampled and not (replied and (kept or reply_alone)) and not mine & tools:
+                continue
+            size = len(kept) + replied
+            shared = shared_depth(mark.ids, new.ids)
+            if best is None or (size, shared, mark.turn) >= (best.kept, best.shared, best.mark.turn):
+                best = Found(line, mark, 1, ABSENT, size, shared)
+    return best
+
+
+def belongs(state: State, new: New, found: Found) -> bool:
+    """A session's id ties a call to its line; without one, something sampled must be kept, or a failure retried."""
+    first = state.turns[found.line.members[0]]
+    if not new.pooled:
+        if found.rank or found.shared:
+            return True
+        before = state.turns[found.mark.turn]
+        return before.head.digest == new.head.digest or before.head.tools == new.head.tools != ()
+    match found.rank:
+        case 4 | 1:
+            return True
+        case 3:
+            return found.shared > first.depth or not replied(state.turns[found.mark.turn])
+        case 2:
+            return found.shared > first.depth or not replied(state.turns[found.mark.turn])
+        case _:
+            return False
+
+
+def fork(state: State, new: New) -> tuple[int, int, Match] | None:
+    """Another thread's prefix, with something sampled in it, stands in front: its latest turn, and how much."""
+    lo, hi = 0, len(new.ids)
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if new.ids[middle] in state.owners:
+            lo = middle + 1
+        else:
+            hi = middle
+    if not lo:
+        return None
+    owner = state.owners[new.ids[lo - 1]]
+    line = state.line_of[owner]
+    found = find(state, new, [line])
+    if found is None:
+        return None
+    first = state.turns[line.members[0]]
+    if found.rank != 4 and found.shared <= first.depth:
+        return None
+    tip = line.tip
+    if tip is not None and tip is not found.mark and (deeper := shared_depth(tip.ids, new.ids)) > found.shared:
+        return tip.turn, deeper, ABSENT
+    return found.mark.turn, found.shared, found.match
+
+
+def strayed(state: State, new: New, found: Found) -> str:
+    """Why the turns behind `found.mark` were another thread's, not steps that the new call takes back."""
+    line, mark = found.line, found.mark
+    after = [state.turns[i] for i in line.members if i > mark.turn]
+    if not after:
+        return ""
+    base = state.turns[mark.turn]
+    if after[0].head.digest != base.head.digest == new.head.digest:
+        return "structure:its head differs, the other thread goes on with the old one"
+    last = after[-1]
+    if replied(last) and last.reply is not None:
+        report = "\n".join(b.text for b in last.reply.message.blocks if b.kind == "text")
+        results = "\n".join(b.plain for m in new.messages(found.shared) for b in m.blocks if b.kind == "tool_result")
+        if results and quote(report, results).found:
+            return "link:a tool result quotes its last reply"
+    if overlap(new.call, last.call):
+        return "structure:both were in flight together"
+    if after[0].kind in (Kind.REWOUND, Kind.DELETED) and after[0].edit is not None and after[0].edit.evicted:
+        kept = {m.digest for m in new.messages(0)}
+        if found.rank == 4 or any(m.digest in kept for m in base.messages[after[0].prefix :]):
+            return "structure:what it had dropped stands in the other thread's next prefix"
+    return ""
+
+
+def delegator(state: State, new: New) -> tuple[int | None, str]:
+    """The turn whose tool call handed over this call's prompt, and the tool's name."""
+    prompt = [b for m in new.fresh[:4] if m.role == "user" for b in m.blocks]
+    scopes = [new.scope]
+    if new.hints.parent_session:
+        scopes.append(f"session:{new.hints.parent_session}")
+    for scope in scopes:
+        for line in reversed(state.lines.get(scope, [])):
+            for mark in reversed(line.marks):
+                reply = state.turns[mark.turn].reply
+                for block in reply.message.blocks if reply else ():
+                    if block.kind == "tool_call" and delegated(block, prompt):
+                        return mark.turn, block.name
+    return None, ""
+
+
+def overlap(a: Call, b: Call) -> bool:
+    if not a.started_at_utc or not b.started_at_utc or b.duration_s is None:
+        return False
+    return b.started_at_utc <= a.started_at_utc < b.started_at_utc + b.duration_s

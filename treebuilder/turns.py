@@ -1,0 +1,163 @@
+"""The turn that a placed call becomes: its node, its edit, the echoes in it; and what later calls need of it."""
+
+from dataclasses import replace
+
+from recorder.call import Call
+from recorder.message import Head, Hints, Message
+from recorder.wire import Opaque
+from treebuilder.arrival import New
+from treebuilder.classify import Verdict
+from treebuilder.diff import Edit, Hunk, Span, diff
+from treebuilder.lineage import ABSENT, Line, Mark, Match, as_messages, path_ids, shared_depth
+from treebuilder.state import State, short_name
+from treebuilder.tree import Echo, Kind, Turn
+
+
+def make_turn(
+    state: State,
+    new: New,
+    line: Line,
+    verdict: Verdict,
+    *,
+    parent: int | None = None,
+    edit: Edit | None = None,
+    match: Match = ABSENT,
+    quotes: int | None = None,
+    origin: int | None = None,
+) -> Turn:
+    before = state.turns[parent] if parent is not None else None
+    shared = 0
+    if before is not None:
+        old_ids = next((m.ids for m in line.marks if m.turn == parent), None)
+        if old_ids is None:
+            old_ids = next((m.ids for m in state.line_of[before.index].marks if m.turn == parent), None)
+        shared = shared_depth(old_ids if old_ids is not None else path_ids(before.messages), new.ids)
+        if edit is None:
+            old = before.messages if shared < before.depth else ()
+            if shared == before.depth:
+                edit = _growth(before.depth, new.messages(shared))
+            else:
+                edit = diff(old, new.messages(0), kept=shared)
+    node = state.grow(new.ids, new.fresh)
+    turn = Turn(
+        index=new.index,
+        call=new.call,
+        wire=new.wire,
+        call_kind=new.exchange.kind,
+        head=new.head,
+        node=node,
+        reply=new.exchange.reply,
+        hints=new.exchange.hints,
+        session=line.session,
+        thread=line.name,
+        lane=line.lane,
+        kind=verdict.kind,
+        prefix=shared,
+        parent=parent,
+        edit=edit,
+        confidence=verdict.confidence,
+        evidence=verdict.evidence,
+        opaque=new.opaque,
+        echoes=_echoes(state, new, before, shared, match) if not verdict.kind.aside else (),
+        quotes=quotes,
+        origin=origin,
+    )
+    state.turns.append(turn)
+    line.members.append(new.index)
+    state.line_of[new.index] = line
+    if verdict.kind is Kind.SUMMARY_REQUEST:
+        state.asked[line.name] = new.index
+    elif not verdict.kind.aside:
+        line.push(Mark(new.index, new.ids, node))
+    return turn
+
+
+def _echoes(state: State, new: New, before: Turn | None, shared: int, match: Match) -> tuple[Echo, ...]:
+    found: list[Echo] = []
+    messages = new.messages(shared)
+    at = 0
+    if before is not None and match.count and shared == before.depth:
+        found.append(Echo(shared, match.count, before.index, match.exact))
+        state.unechoed.get(new.scope, {}).pop(before.index, None)
+        at = match.count
+    for offset in range(at, len(messages)):
+        message = messages[offset]
+        if message.role != "assistant":
+            continue
+        turn = state.said.get((new.scope, message.digest))
+        exact = turn is not None
+        if turn is None:
+            ids = [b.id for b in message.blocks if b.kind == "tool_call" and b.id]
+            turn = next((state.tool_ids[new.scope, i] for i in ids if (new.scope, i) in state.tool_ids), None)
+        if turn is None:
+            continue
+        state.unechoed.get(new.scope, {}).pop(turn, None)
+        last = found[-1] if found else None
+        if last is not None and last.turn == turn and last.message + last.count == shared + offset:
+            found[-1] = replace(last, count=last.count + 1, exact=last.exact and exact)
+        else:
+            found.append(Echo(shared + offset, 1, turn, exact))
+    return tuple(found)
+
+
+def remember(state: State, new: New, turn: Turn) -> None:
+    reply = turn.reply
+    if turn.kind.aside and turn.kind is not Kind.SIDE_CALL:
+        if reply is not None and reply.id:
+            state.replies[reply.id] = turn.index
+        return
+    if not turn.kind.aside:
+        for depth in range(max(turn.prefix, 0), len(new.ids)):
+            state.owners.setdefault(new.ids[depth], turn.index)
+    if reply is None:
+        return
+    if reply.id:
+        state.replies[reply.id] = turn.index
+    for block in reply.message.blocks:
+        if block.kind == "tool_call" and block.id:
+            state.tool_ids[new.scope, block.id] = turn.index
+    for message in as_messages(reply, turn.wire):
+        state.said[new.scope, message.digest] = turn.index
+    state.unechoed.setdefault(new.scope, {})[turn.index] = None
+
+
+def links_to(state: State, new: New, before: Turn) -> tuple[str, ...]:
+    """Ids that tie the call to the compared turn."""
+    found: list[str] = []
+    if new.hints.session:
+        found.append(f"header:session={new.hints.session}")
+    if new.hints.agent:
+        found.append(f"header:agent={new.hints.agent}")
+    previous = new.hints.previous_id
+    if previous and before.reply is not None and previous == before.reply.id:
+        found.append(f"link:previous reply {previous}")
+    return tuple(found)
+
+
+def _growth(depth: int, added: tuple[Message, ...]) -> Edit:
+    spans = tuple(Span(depth + i, j, 0, len(b.plain)) for i, m in enumerate(added) for j, b in enumerate(m.blocks))
+    return Edit(depth, (Hunk(depth, depth, depth, added),) if added else (), (), spans, ())
+
+
+def unread(index: int, call: Call, why: Opaque) -> Turn:
+    session = f"run:{call.run or call.source.partition('#')[0] or 'unread'}"
+    return Turn(
+        index=index,
+        call=call,
+        wire=why.wire,
+        call_kind="generate",
+        head=Head("", (), ()),
+        node=None,
+        reply=None,
+        hints=Hints(),
+        session=session,
+        thread=short_name(session, "unread"),
+        lane="main",
+        kind=Kind.UNKNOWN,
+        prefix=0,
+        edit=None,
+        parent=None,
+        confidence=0.0,
+        evidence=(),
+        opaque=why.reason,
+    )
