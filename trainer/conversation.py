@@ -42,7 +42,7 @@ class Converter:
     sampled: Mapping[Block, Block] = field(default_factory=dict)
     """Tool calls as prefixes carry them -> as they were sampled: keys keep their order, call and echo read the same."""
     fallbacks: set[str] = field(default_factory=set)
-    _called: set[str] = field(default_factory=set)
+    called: set[str] = field(default_factory=set)
 
     def conversation(self, head: Head, messages: Sequence[Message], *, user_first: bool = False) -> Conversation:
         """The prefix of a call. Leading system messages join the head's."""
@@ -64,9 +64,9 @@ class Converter:
         if user_first:
             self.fallbacks.add("user_first")
             said.append(user(""))
-        for message in _turns(messages[leading:]):
+        for message in turns(messages[leading:]):
             said += self.say(message)
-        return Conversation(tuple(_merged(said)), tools, frozenset(self.fallbacks))
+        return Conversation(tuple(merged(said)), tools, frozenset(self.fallbacks))
 
     def say(self, message: Message) -> list[ChatMessage]:
         if message.role == "assistant":
@@ -113,7 +113,7 @@ class Converter:
             said["reasoning_content"] = thinking
         if calls:
             said["tool_calls"] = calls
-        self._called |= {call["id"] for call in calls}
+        self.called |= {call["id"] for call in calls}
         return said
 
     def _call(self, block: Block) -> ToolCall:
@@ -144,7 +144,7 @@ class Converter:
 
     def _result(self, block: Block) -> ChatMessage:
         text = self._texts([*([Block("text", block.text)] if block.text else []), *block.parts])
-        if self.takes.results and (self.takes.orphans or block.id in self._called):
+        if self.takes.results and (self.takes.orphans or block.id in self.called):
             return {"role": "tool", "content": text, "tool_call_id": block.id, "name": self.escape(block.name)}
         self.fallbacks.add("results_in_user")
         return user(f"<tool_response>\n{text}\n</tool_response>")
@@ -166,7 +166,7 @@ class Converter:
         return {"type": "function", "function": function}  # type: ignore[typeddict-item]
 
 
-def _turns(messages: Iterable[Message]) -> Iterator[Message]:
+def turns(messages: Iterable[Message]) -> Iterator[Message]:
     """Neighbouring messages of the assistant as one, as the reply was that some wires send back item by item."""
     for role, group in groupby(messages, key=lambda m: m.role):
         if role == "assistant":
@@ -179,7 +179,7 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _merged(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
+def merged(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
     """Neighbouring user or system messages as one; tool results stay apart."""
     merged: list[ChatMessage] = []
     for message in messages:

@@ -19,9 +19,10 @@ from transformers import PreTrainedTokenizerBase
 from recorder.canonical import echo
 from recorder.errors import RenderError
 from recorder.message import Block, Exchange, Reply, Served
-from trainer.conversation import Conversation, Converter
+from trainer.conversation import Converter
 from trainer.segments import Segments
-from trainer.template import NOTHING, ChatMessage, ChatTemplate, Takes, result, said, user
+from trainer.telling import Teller, Telling
+from trainer.template import ChatMessage, ChatTemplate, Takes, result, said, user
 from trainer.trie import Floats, Ids
 
 CUT_SHORT = frozenset(("max_tokens", "length", "max_output_tokens", "model_context_window_exceeded", "MAX_TOKENS"))
@@ -45,16 +46,6 @@ class Rendered:
     """What the template had no words for (`trainer.conversation`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """A prefix in a telling that the template accepts."""
-
-    conversation: Conversation
-    takes: Takes
-    prompt: str
-    """Rendered text, content escaped, up to where the model goes on."""
-
-
 class Renderer:
     """Renders calls for one tokenizer; what it has tokenised once it looks up."""
 
@@ -63,28 +54,34 @@ class Renderer:
         self.template = ChatTemplate(tokenizer)
         self.segments = Segments(tokenizer)
         self._sampled: dict[Block, Block] = {}
+        self._teller = Teller(self.template, self.segments, self._sampled)
         self._stop = {calls: self._find_stop(calls=calls) for calls in (False, True)}
 
     def render(self, exchange: Exchange) -> Rendered:
         """Prompt and completion of a call. RenderError says why there is no exact split."""
         reply = exchange.reply
         if reply is not None:
-            self._sampled.update((echo(b), b) for b in reply.message.blocks if b.kind == "tool_call")
+            for block in reply.message.blocks:
+                if block.kind == "tool_call":
+                    self._sampled.setdefault(echo(block), block)
         served = reply.served if reply else None
         if served is not None and served.prompt_ids is not None:
             return self._served(served, served.prompt_ids)
-        told = self._tell(exchange)
+        told = self._teller.tell(exchange)
         prompt_ids = self.segments.encode(told.prompt)
-        fallbacks = told.conversation.fallbacks
         if served is not None:
-            return replace(self._served(served, ()), prompt_ids=prompt_ids, grade="rendered", fallbacks=fallbacks)
+            return replace(self._served(served, ()), prompt_ids=prompt_ids, grade="rendered", fallbacks=told.fallbacks)
         if reply is None or not (reply.message.blocks or reply.complete):
-            return Rendered(prompt_ids, prompt_ids[:0], None, "rendered", fallbacks)
+            return Rendered(prompt_ids, prompt_ids[:0], None, "rendered", told.fallbacks)
         converter = Converter(told.takes, self.segments.escape)
         (spoken,) = converter.say(reply.message)
         completion = self._completion(told, spoken, reply)
         ids = self.segments.encode_after(told.prompt, completion)
-        return Rendered(prompt_ids, ids, None, "rendered", fallbacks | converter.fallbacks)
+        return Rendered(prompt_ids, ids, None, "rendered", told.fallbacks | converter.fallbacks)
+
+    def confirm(self) -> bool:
+        """After the last call: True = all prompts are the template's own text. Else render the calls again."""
+        return self._teller.confirm()
 
     def count(self, reply: Reply) -> int:
         """Tokens of a reply whose call is not rendered: the served ids, else its blocks' names and texts alone."""
@@ -102,23 +99,7 @@ class Renderer:
         prompt, completion = (np.array(ids, dtype=np.int32) for ids in (prompt_ids, served.completion_ids))
         return Rendered(prompt, completion, logprobs, "served", frozenset())
 
-    def _tell(self, exchange: Exchange) -> _Told:
-        """The first telling that the template accepts; else its words about the first one."""
-        takes = self.template.takes
-        refused: RenderError | None = None
-        for told, user_first in ((takes, False), (takes, True), (replace(NOTHING, system=takes.system), True)):
-            converter = Converter(told, self.segments.escape, self._sampled)
-            conversation = converter.conversation(exchange.head, exchange.messages, user_first=user_first)
-            try:
-                prompt = self.template.text(conversation.messages, tools=conversation.tools, generate=True)
-            except RenderError as e:
-                refused = refused or e
-            else:
-                return _Told(conversation, told, prompt)
-        assert refused is not None
-        raise refused
-
-    def _completion(self, told: _Told, spoken: ChatMessage, reply: Reply) -> str:
+    def _completion(self, told: Telling, spoken: ChatMessage, reply: Reply) -> str:
         """The sampled text, escaped: the turn behind the prompt with its stop token, or up to where it was cut."""
         stop = self._stop["tool_calls" in spoken]
         if not stop:
@@ -126,15 +107,15 @@ class Renderer:
         reason = ""
         for behind in self._behind(told.takes, spoken):
             try:
-                text = self.template.text([*told.conversation.messages, spoken, *behind], tools=told.conversation.tools)
+                text = self.template.text([*told.near, spoken, *behind], tools=told.near_tools)
             except RenderError as e:
                 reason = str(e)
                 continue
-            if not text.startswith(told.prompt):
-                reason = _unlike(told.prompt, text)
+            if not text.startswith(told.near_prompt):
+                reason = _unlike(told.near_prompt, text)
                 continue
-            end = text.rfind(stop, len(told.prompt), text.rfind(_AFTER) if behind else len(text))
-            turn = text[len(told.prompt) : max(end, len(told.prompt))]
+            end = text.rfind(stop, len(told.near_prompt), text.rfind(_AFTER) if behind else len(text))
+            turn = text[len(told.near_prompt) : max(end, len(told.near_prompt))]
             lost = _lost(turn, spoken)
             if not lost:
                 return turn + stop if _ended(reply) else self._until_cut(turn, reply)

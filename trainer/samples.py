@@ -115,6 +115,21 @@ def samples(
     progress: Callable[[], None] = lambda: None,
 ) -> Selection:
     """Render what trains. `advantages` by session, 1.0 by default; `progress` is called after each call."""
+    given = advantages or {}
+    selection = _select(trajectory, renderer, session, choice, given, progress)
+    if renderer.confirm():
+        return selection
+    return _select(trajectory, renderer, session, choice, given, lambda: None)
+
+
+def _select(
+    trajectory: Trajectory,
+    renderer: Renderer,
+    session: str | None,
+    choice: Choice,
+    advantages: Mapping[str, float],
+    progress: Callable[[], None],
+) -> Selection:
     chosen: dict[int, _Chosen] = {}
     excused: list[Excused] = []
     fallbacks: Counter[str] = Counter()
@@ -144,13 +159,12 @@ def samples(
         before = chosen.get(turn.parent) if turn.parent is not None else None
         if before is not None and _starts(one.prompt_ids, before.prompt_ids):
             before.prompt_ids = one.prompt_ids[: len(before.prompt_ids)]
-    given = advantages or {}
     return Selection(
         samples=tuple(
             Sample(
                 one.prompt_ids,
                 one.rendered.completion_ids,
-                given.get(one.turn.session, 1.0),
+                advantages.get(one.turn.session, 1.0),
                 one.rendered.logprobs,
                 rollout=one.turn.session,
                 thread=one.turn.thread,

@@ -30,8 +30,8 @@ def export(
 ) -> Manifest:
     """Write the sessions of some trajectories as a dataset; one session at a time is in memory.
 
-    `sessions`: only these, None = all. `tokenizer` and `source` are names for the manifest; `progress` is called after each call. ExportError if `out` is
-    taken, cannot be written, or the tokens do not add up: then nothing is left behind.
+    `sessions`: only these, None = all. `tokenizer` and `source` are names for the manifest; `progress` is called after
+    each call. ExportError if `out` is taken, cannot be written, or the tokens do not add up: then nothing is left.
     """
     if format not in FORMATS:
         raise ExportError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")

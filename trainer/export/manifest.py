@@ -84,7 +84,7 @@ class Manifest:
         c = self.counts
         left_out = sum(c.excused_tokens.values())
         told = [
-            f"{c.rows:,} rows, {c.branch_tokens:,} tokens (a row per call: {c.call_tokens:,}; shared: {c.trie_tokens:,})",
+            f"{c.rows:,} rows, {c.branch_tokens:,} tokens (one per call: {c.call_tokens:,}; shared: {c.trie_tokens:,})",
             f"{c.trained_tokens + left_out:,} tokens sampled = {c.owned_tokens:,} trained + {left_out:,} excused",
         ]
         told += [f"  {n:,} excused: {r}, {c.excused_calls[r]:,} calls" for r, n in sorted(c.excused_tokens.items())]
