@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from recorder.call import Call
 from recorder.message import Exchange, Head, Hints, Message
 from recorder.wire import Opaque, read
-from treebuilder.lineage import path_ids
+from treebuilder.lineage import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,14 +14,14 @@ class Prepared:
 
     call: Call
     exchange: Exchange | Opaque
-    ids: list[bytes]
+    ids: Path
     """Trie id of every prefix of the messages as sent."""
 
 
 def prepare(call: Call, exchange: Exchange | Opaque | None = None) -> Prepared:
     meaning = read(call) if exchange is None else exchange
     messages = meaning.messages if isinstance(meaning, Exchange) else ()
-    return Prepared(replace(call, request_body=b"", response_body=b""), meaning, path_ids(messages))
+    return Prepared(replace(call, request_body=b"", response_body=b""), meaning, Path.of(messages))
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class New:
     call: Call
     wire: str
     exchange: Exchange
-    ids: list[bytes]
+    ids: Path
     fresh: tuple[Message, ...]
     """The last messages of the prefix; `len(ids) - len(fresh)` stand before them in the trie."""
     scope: str

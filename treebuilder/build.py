@@ -17,7 +17,7 @@ from treebuilder.arrival import New, Prepared, prepare
 from treebuilder.classify import Verdict, head_change, judge
 from treebuilder.diff import Edit, diff
 from treebuilder.hindsight import is_aside, quoted_by, revise_asides, revise_request, split, summarized_elsewhere
-from treebuilder.lineage import Line, as_messages, path_ids, shared_depth
+from treebuilder.lineage import Line, Path, as_messages, shared_depth
 from treebuilder.quotes import Quote
 from treebuilder.search import Found, belongs, compare, delegator, find, fork, most_kept, strayed
 from treebuilder.state import State, replied
@@ -75,9 +75,9 @@ class Builder:
             return new
         turn = self.state.turns[before]
         new.before = turn.messages + (as_messages(turn.reply, turn.wire) if turn.reply else ())
-        base = path_ids(new.before)
+        base = Path.of(new.before)
         self.state.grow(base, new.before)
-        new.ids = path_ids(exchange.messages, base=base)
+        new.ids = Path.of(exchange.messages, base=base)
         new.opaque = new.opaque or turn.opaque
         return new
 
@@ -165,7 +165,7 @@ class Builder:
         if origin is not None:
             evidence.append(f"link:prompt given in tool call {call_name} of turn {origin}")
             if lane == "main":
-                lane = f"agent:{new.ids[-1].hex()[:8]}" if new.ids else lane
+                lane = f"agent:{new.ids.last.hex()[:8]}" if new.ids else lane
                 line = self.state.line(new, lane, lane, fresh=True, session=self.state.turns[origin].session)
             else:
                 line = self.state.line(new, key, lane, fresh=True)

@@ -15,6 +15,8 @@ from recorder.message import Block, Message, Reply, block_hash, prefix_hash
 from treebuilder.quotes import MIN_LINE
 from treebuilder.tree import Node
 
+_ID = 16
+"""Bytes of an id."""
 RECENT = 6
 """Turns of a line that a call is compared with besides the one it continues. Ours: parallel calls are fewer."""
 
@@ -70,17 +72,37 @@ def as_messages(reply: Reply, wire: str) -> tuple[Message, ...]:
     return (Message("assistant", blocks),) if blocks else ()
 
 
-def path_ids(messages: Sequence[Message], *, base: Sequence[bytes] = ()) -> list[bytes]:
-    """Trie ids of every prefix, shortest first; `base` = the ids of what stands before."""
-    ids = list(base)
-    parent = ids[-1] if ids else b""
-    for message in messages:
-        parent = prefix_hash(parent, message.digest)
-        ids.append(parent)
-    return ids
+class Path:
+    """Trie ids of every prefix of some messages, shortest first; 16 bytes each in one piece of memory."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._data = data
+
+    @classmethod
+    def of(cls, messages: Sequence[Message], *, base: "Path | None" = None) -> "Path":
+        """`base` = the path of what stands before."""
+        parent = base[len(base) - 1] if base else b""
+        found = [base._data] if base else []
+        for message in messages:
+            parent = prefix_hash(parent, message.digest)
+            found.append(parent)
+        return cls(b"".join(found))
+
+    def __len__(self) -> int:
+        return len(self._data) // _ID
+
+    def __getitem__(self, at: int) -> bytes:
+        """Id of the first `at + 1` messages."""
+        return self._data[at * _ID : (at + 1) * _ID]
+
+    @property
+    def last(self) -> bytes:
+        return self._data[-_ID:]
 
 
-def shared_depth(a: Sequence[bytes], b: Sequence[bytes]) -> int:
+def shared_depth(a: Path, b: Path) -> int:
     """Messages two prefixes share at the front; equal ids mean equal prefixes, so halving finds the border."""
     lo, hi = 0, min(len(a), len(b))
     if hi and a[hi - 1] == b[hi - 1]:
@@ -99,7 +121,7 @@ class Mark:
     """A turn that later calls may continue."""
 
     turn: int
-    ids: list[bytes]
+    ids: Path
     node: Node | None
 
     @property

@@ -29,7 +29,9 @@ def find(state: State, new: New, lines: Sequence[Line]) -> Found | None:
     """The turn that this call continues, or else the one of which it keeps most."""
     best: Found | None = None
     for line in lines:
-        for mark in line.marks:
+        for mark in reversed(line.marks):
+            if best is not None and best.rank > 1 and mark.depth < best.shared:
+                continue  # cannot hold as much
             found = compare(state, new, line, mark)
             if best is None or _order(state, new, found) >= _order(state, new, best):
                 best = found

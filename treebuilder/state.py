@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from recorder.call import Outcome
-from recorder.message import Message
+from recorder.message import Head, Message
 from treebuilder.arrival import New
-from treebuilder.lineage import Line, echo_at
+from treebuilder.lineage import Line, Path, echo_at
 from treebuilder.tree import Node, Turn
 
 
@@ -31,8 +31,10 @@ class State:
     asked: dict[str, int] = field(default_factory=dict)
     """Line name -> its last summary request that nothing quotes yet."""
     names: dict[str, int] = field(default_factory=dict)
+    heads: dict[tuple[str, bytes], Head] = field(default_factory=dict)
+    """Model and digest -> the head kept for all turns that share it: tools are the larger part of most requests."""
 
-    def grow(self, ids: Sequence[bytes], messages: Sequence[Message]) -> Node | None:
+    def grow(self, ids: Path, messages: Sequence[Message]) -> Node | None:
         """The node of a prefix whose last `len(messages)` messages are given; makes what is missing."""
         known = len(ids)
         lo = len(ids) - len(messages)
@@ -72,7 +74,7 @@ class State:
             last = [line for line in lines if line.lane == "main" and line.members]
             if last:
                 return max(last, key=lambda line: line.members[-1]).session
-        tag = new.ids[-1].hex()[:8] if new.ids else "empty"
+        tag = new.ids.last.hex()[:8] if new.ids else "empty"
         return self.unique(f"run:{tag}")
 
     def unique(self, name: str) -> str:

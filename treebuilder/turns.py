@@ -8,7 +8,7 @@ from recorder.wire import Opaque
 from treebuilder.arrival import New
 from treebuilder.classify import Verdict
 from treebuilder.diff import Edit, Hunk, Span, diff
-from treebuilder.lineage import ABSENT, Line, Mark, Match, as_messages, path_ids, shared_depth
+from treebuilder.lineage import ABSENT, Line, Mark, Match, Path, as_messages, shared_depth
 from treebuilder.state import State, short_name
 from treebuilder.tree import Echo, Kind, Turn
 
@@ -31,7 +31,7 @@ def make_turn(
         old_ids = next((m.ids for m in line.marks if m.turn == parent), None)
         if old_ids is None:
             old_ids = next((m.ids for m in state.line_of[before.index].marks if m.turn == parent), None)
-        shared = shared_depth(old_ids if old_ids is not None else path_ids(before.messages), new.ids)
+        shared = shared_depth(old_ids if old_ids is not None else Path.of(before.messages), new.ids)
         if edit is None:
             old = before.messages if shared < before.depth else ()
             if shared == before.depth:
@@ -44,7 +44,7 @@ def make_turn(
         call=new.call,
         wire=new.wire,
         call_kind=new.exchange.kind,
-        head=new.head,
+        head=state.heads.setdefault((new.head.model, new.head.digest), new.head),
         node=node,
         reply=new.exchange.reply,
         hints=new.exchange.hints,

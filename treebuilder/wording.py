@@ -43,8 +43,9 @@ def says(blocks: Iterable[Block], words: tuple[str, ...]) -> str:
 
 
 def asks_for_title(head: Head, messages: tuple[Message, ...]) -> str:
-    system = [*head.system, *(b for m in messages if m.role == "system" for b in m.blocks)]
-    return says(system, TITLE_SYSTEM) if not head.tools else ""
+    if head.tools:
+        return ""
+    return says([*head.system, *(b for m in messages[:2] if m.role == "system" for b in m.blocks)], TITLE_SYSTEM)
 
 
 def asks_for_summary(head: Head, messages: tuple[Message, ...]) -> str:
