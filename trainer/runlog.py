@@ -13,6 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+TRAINERS_OWN = ("loss", "learning_rate", "grad_norm", "epoch")
+"""What transformers logs of a step; the rest comes from the objective."""
+
 
 class RunLog(TrainerCallback):  # type: ignore[misc]
     """Stdout stays the command's own. A resumed run keeps the lines up to its checkpoint and goes on behind them."""
@@ -73,6 +76,7 @@ class RunLog(TrainerCallback):  # type: ignore[misc]
             "learning_rate": logs["learning_rate"],
             "gradient_norm": logs.get("grad_norm"),
             "elapsed_s": round(time.monotonic() - self._began_s, 3),
+            **{name: value for name, value in logs.items() if name not in TRAINERS_OWN},
         }
         with self.path.open("ab") as f:
             f.write(orjson.dumps(row) + b"\n")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from recorder.errors import TrainError
-from trainer.checkpoint import Card, digest, finish, last_checkpoint, workplace
+from trainer.checkpoint import Card, digest, finish, forget, last_checkpoint, same_run, workplace
 from trainer.engines.step import Engine
 from trainer.losses import Objective, grpo, nll, rollouts
 from trainer.models import load_model, load_tokenizer, quiet
@@ -179,6 +179,14 @@ class LogitTreeTrainer(Trainer):  # type: ignore[misc]
             return nll(per=self.per, over=over)
         return grpo(per=self.per, over=over, beta=self.beta)
 
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """The objective's own means (of the step's last trie) go with the loss."""
+        super().log({**self.stats, **logs} if "loss" in logs else logs, start_time)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        with quiet():
+            super().save_model(output_dir, _internal_call)
+
     def floating_point_ops(self, inputs: dict[str, _Batch]) -> int:
         parameters: int = sum(p.numel() for p in self.accelerator.unwrap_model(self.model).parameters())
         return FLOPS_PER_TOKEN * parameters * inputs["batch"].trie.unique_tokens
@@ -205,48 +213,51 @@ def train(
     if not trainable:
         raise TrainError(f"expected sampled tokens to train on, got none in {len(source.episodes)} episodes")
     work = workplace(out, resume=resume, overwrite=overwrite)
-    if isinstance(model, str):
-        name = model
-        tokenizer = tokenizer or load_tokenizer(model)
-        model = load_model(model)
-    else:
-        name = model.name_or_path or type(model).__name__
     log = RunLog(work / "log.jsonl", steps=settings.steps)
-    with quiet():
-        trainer = LogitTreeTrainer(
-            model,
-            trainable,
-            args=arguments(work, settings),
-            engine=engine,
-            objective=settings.objective,
-            per=settings.per,
-            beta=settings.beta,
-            callbacks=[log],
+    try:
+        if isinstance(model, str):
+            name, tokenizer, model = model, tokenizer or load_tokenizer(model), load_model(model)
+        else:
+            name = Path(model.name_or_path).name or type(model).__name__
+        data = tuple((episode.name, digest(episode)) for episode in source.episodes)
+        same_run(work, {"model": name, "data": dict(data), **asdict(settings)})
+        with quiet():
+            trainer = LogitTreeTrainer(
+                model,
+                trainable,
+                args=arguments(work, settings),
+                engine=engine,
+                objective=settings.objective,
+                per=settings.per,
+                beta=settings.beta,
+                callbacks=[log],
+            )
+        with log:
+            checkpoint = last_checkpoint(work) if resume else None
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        contextless = sum(one.contextless_tokens for one in plans)
+        card = Card(
+            base_model=name,
+            scheme=settings.scheme,
+            engine=trainer.engine_used,
+            objective=f"{settings.objective}, mean per {settings.per}",
+            steps=trainer.state.global_step,
+            learning_rate=settings.learning_rate,
+            seed=settings.seed,
+            sampled_tokens=source.sampled_tokens,
+            trained_tokens=sum(one.trained_tokens for one in plans),
+            lost_tokens=sum(one.lost_tokens for one in plans),
+            excused={**source.excused, **({NO_CONTEXT: contextless} if contextless else {})},
+            data=data,
+            first_loss=log.first_loss,
+            last_loss=log.last_loss,
+            notes=source.notes,
         )
-    with log:
-        checkpoint = last_checkpoint(work) if resume else None
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    contextless = sum(one.contextless_tokens for one in plans)
-    left_out = {**source.excused, **({NO_CONTEXT: contextless} if contextless else {})}
-    card = Card(
-        base_model=name,
-        scheme=settings.scheme,
-        engine=trainer.engine_used or settings.engine,
-        objective=f"{settings.objective}, mean per {settings.per}",
-        steps=trainer.state.global_step,
-        learning_rate=settings.learning_rate,
-        seed=settings.seed,
-        sampled_tokens=source.sampled_tokens,
-        trained_tokens=sum(one.trained_tokens for one in plans),
-        lost_tokens=sum(one.lost_tokens for one in plans),
-        excused=left_out,
-        data=tuple((episode.name, digest(episode)) for episode in source.episodes),
-        first_loss=log.first_loss,
-        last_loss=log.last_loss,
-        notes=source.notes,
-    )
-    with quiet():
-        finish(work, out, model=trainer.accelerator.unwrap_model(trainer.model), tokenizer=tokenizer, card=card)
+        with quiet():
+            finish(work, out, model=trainer.accelerator.unwrap_model(trainer.model), tokenizer=tokenizer, card=card)
+    except BaseException:
+        forget(work)
+        raise
     return Trained(out=out, steps=trainer.state.global_step, losses=tuple(log.losses), card=card)
 
 

@@ -1,0 +1,100 @@
+"""Episodes from trees and from exports are the same; a shortened head and calls left out are said and counted."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from recorder.errors import SourceError
+from recorder.importing import read_har
+from trainer.export import export
+from trainer.models import load_tokenizer
+from trainer.render import Renderer
+from trainer.sources import Source, from_export, from_trajectories
+from treebuilder.build import build
+from treebuilder.tree import Trajectory
+
+CAPTURES = Path(__file__).parent.parent / "captures"
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Renderer:
+    return Renderer(load_tokenizer("tiny"))
+
+
+@pytest.fixture(scope="module")
+def trajectory() -> Trajectory:
+    return build(read_har(CAPTURES / "claude-code" / "autocompact.har"))
+
+
+@pytest.fixture(scope="module")
+def source(trajectory: Trajectory, renderer: Renderer) -> Source:
+    return from_trajectories([trajectory], renderer)
+
+
+def told(source: Source) -> list[tuple[str, object, object, str, list[int], list[int]]]:
+    return [
+        (e.name, s.call, s.thread, kind, np.asarray(s.prompt_ids).tolist(), np.asarray(s.completion_ids).tolist())
+        for e in source.episodes
+        for s, kind in zip(e.samples, e.kinds, strict=True)
+    ]
+
+
+def test_a_session_is_an_episode_with_the_kind_of_every_call(source: Source) -> None:
+    (episode,) = source.episodes
+    assert episode.kinds[:6] == ("root", "append", "append", "append", "summary_request", "summarized")
+    assert len({s.thread for s in episode.samples}) == 1
+    assert {s.rollout for s in episode.samples} == {episode.name}
+
+
+@pytest.mark.parametrize("capture", ["claude-code/autocompact", "claude-code/subagent"])
+def test_an_export_gives_back_the_episodes_it_was_made_from(tmp_path: Path, renderer: Renderer, capture: str) -> None:
+    trajectory = build(read_har(CAPTURES / f"{capture}.har"))
+    direct = from_trajectories([trajectory], renderer)
+    export([trajectory], renderer, out=tmp_path / "rows")
+    again = from_export(tmp_path / "rows")
+    assert told(again) == told(direct)
+    assert dict(again.excused) == dict(direct.excused)
+    assert again.sampled_tokens == direct.sampled_tokens
+
+
+def test_a_folder_that_is_no_export_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="expected an export in logittree format"):
+        from_export(tmp_path)
+
+
+def test_a_shortened_head_is_said_and_the_same_for_every_call(
+    trajectory: Trajectory, renderer: Renderer, source: Source
+) -> None:
+    short = from_trajectories([trajectory], renderer, max_head_tokens=50)
+    (episode,), (whole,) = short.episodes, source.episodes
+    cut = {len(a.prompt_ids) - len(b.prompt_ids) for a, b in zip(whole.samples, episode.samples, strict=True)}
+    assert len(cut) == 1
+    assert min(cut) > 10_000
+    assert short.sampled_tokens == source.sampled_tokens
+    (note,) = short.notes
+    assert note.startswith("heads of ")
+    assert "were shortened to 50 for all schemes alike: tool schemas left out, system text cut at its end" in note
+
+
+def test_a_head_that_fits_is_left_alone(trajectory: Trajectory, renderer: Renderer, source: Source) -> None:
+    whole = from_trajectories([trajectory], renderer, max_head_tokens=1_000_000)
+    assert whole.notes == ()
+    assert told(whole) == told(source)
+
+
+def test_calls_that_are_too_long_are_left_out_and_counted(
+    trajectory: Trajectory, renderer: Renderer, source: Source
+) -> None:
+    (whole,) = source.episodes
+    limit = sorted(len(s) for s in whole.samples)[-3]
+    some = from_trajectories([trajectory], renderer, max_tokens=limit)
+    gone = sum(len(s.completion_ids) for s in whole.samples if len(s) > limit)
+    assert some.excused == {**source.excused, "truncated to length": gone}
+    assert some.sampled_tokens == source.sampled_tokens
+    assert some.notes == (f"2 calls of more than {limit:,} tokens were left out",)
+    assert len(some.episodes[0].samples) == len(whole.samples) - 2
+
+
+def test_only_the_sessions_asked_for_are_taken(trajectory: Trajectory, renderer: Renderer) -> None:
+    assert from_trajectories([trajectory], renderer, sessions=[]).episodes == ()
