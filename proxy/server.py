@@ -131,6 +131,11 @@ class Server:
                 client.handler.cancel("the recorder stopped")
         listener = self._listener
         await _until(lambda: not listener.connections, limit_s=1.0)
+        for handler in list(listener.connections.values()):
+            for transport in handler.transports.values():
+                if transport.writer is not None:
+                    transport.writer.close()
+        await asyncio.sleep(0)  # a closed transport lets go of its socket on the next turn of the loop
         self._master.should_exit.set()
 
 

@@ -119,8 +119,10 @@ Play = Callable[[Peer], None]
 class Upstream:
     """Plays `play` for each request, one thread a connection."""
 
-    def __init__(self, play: Play, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, play: Play, *, tls: ssl.SSLContext | None = None, deaf: bool = False) -> None:
+        """`deaf` answers without reading the request, so that closing resets the connection."""
         self._play = play
+        self._deaf = deaf
         self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -163,6 +165,9 @@ class Upstream:
             if self._tls:
                 connection = self._tls.wrap_socket(connection, server_side=True)
                 self._connections.append(connection)
+            if self._deaf:
+                self._play(Peer(connection, b"", b""))
+                return
             while request := _read_request(connection):
                 self.heads.append(request[0])
                 self.bodies.append(request[1])

@@ -212,3 +212,36 @@ def test_a_call_still_running_when_the_recorder_stops_keeps_what_had_arrived(
     (call,) = recorded(tmp_path)
     assert call.response_body == FIRST
     assert call.outcome in (Outcome.TRUNCATED, Outcome.ABORTED)
+
+
+def test_a_tail_lost_to_a_reset_is_never_called_complete(tmp_path: Path, home: Path, route: Route) -> None:
+    """mitmproxy issue 8364: an upstream that closes with request bytes unread sends a RST, and the kernel drops what
+    was under way. A client without any proxy loses the same tail, so no proxy can deliver it; the record says so."""
+    body = event("x" * 4_000_000)
+
+    def play(peer: Peer) -> None:
+        peer.send(HEAD)
+        peer.chunk(body)
+        peer.send(b"0\r\n\r\n")
+
+    identity = make_identity(tmp_path)
+    got = b""
+    status = 0
+    with (
+        Upstream(play, tls=identity.server_context(), deaf=True) as upstream,
+        capture(
+            tmp_path, upstream=upstream.url, route=route, home=home, environ={"SSL_CERT_FILE": str(identity.authority)}
+        ) as it,
+        suppress(httpx.TransportError),
+        it.client.stream("POST", it.base + "/v1/messages", content=b"{}" * 50_000) as response,
+    ):
+        status = response.status_code
+        for piece in response.iter_raw():
+            got += piece
+
+    (call,) = recorded(tmp_path)
+    if status == 200:
+        assert call.response_body.startswith(got)
+        assert call.outcome is Outcome.TRUNCATED or (call.outcome is Outcome.COMPLETE and call.response_body == body)
+    else:
+        assert (call.outcome, call.response_body) == (Outcome.UNANSWERED, b"")
