@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ class Float64Rotary(nn.Module):
         return angle.cos().to(x.dtype), angle.sin().to(x.dtype)
 
 
+@cache
 def float64_model(*, layers: int = 2, seed: int = 0) -> nn.Module:
     """A Llama whose norms and rotary angles are float64 like all the rest: rounding is the only difference left."""
     torch.manual_seed(seed)
@@ -53,6 +55,7 @@ def float64_model(*, layers: int = 2, seed: int = 0) -> nn.Module:
     return whole
 
 
+@cache
 def real_model(kind: str, *, seed: int = 0) -> nn.Module:
     """transformers' own Llama, Qwen3 or GPT-NeoX, two random layers, float64 but for what they compute in float32."""
     torch.manual_seed(seed)
@@ -77,6 +80,9 @@ def by_hand(model: nn.Module, samples: Sequence[Sample]) -> tuple[Tensor, list[T
     """Every call alone, whole logits, plain autograd: loss = mean nll of the sampled tokens, gradients in .grad."""
     logprobs = []
     for sample in samples:
+        if not len(sample):
+            logprobs.append(torch.zeros(0, dtype=torch.float64))
+            continue
         ids = torch.as_tensor(sample.ids(), dtype=torch.int64)
         logits = model(input_ids=ids[None]).logits[0, :-1]
         first = max(len(sample.prompt_ids), 1)

@@ -31,6 +31,10 @@ ENGINES: dict[str, Engine] = {
     "depth first, chunks of 2": DepthFirst(bush_tokens=0, chunk_tokens=2),
     "depth first, chunks of 3 held": DepthFirst(bush_tokens=3, chunk_tokens=3, recompute=False),
     "depth first, nodes recomputed": DepthFirst(bush_tokens=0, recompute=True),
+    "packed, dense mask": Packed(kernels=False),
+    "packed, bushes of 3": Packed(bush_tokens=3),
+    "depth first, caches and masks": DepthFirst(bush_tokens=4, kernels=False),
+    "depth first, caches and masks, chunks of 2": DepthFirst(bush_tokens=0, chunk_tokens=2, kernels=False),
 }
 TRIES: dict[str, list[Sample]] = {
     "running example": [
@@ -49,40 +53,51 @@ TRIES: dict[str, list[Sample]] = {
 }
 
 
+FEW = {name: TRIES[name] for name in ("running example", "owners shared", "nothing sampled on a branch")}
+
+
 @pytest.mark.parametrize("samples", TRIES.values(), ids=TRIES.keys())
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
-class TestInFloat64:
-    def test_loss_logprobs_and_every_gradient_are_those_of_separate_calls(
-        self, engine: Engine, samples: list[Sample]
-    ) -> None:
-        model = float64_model()
-        loss, logprobs = by_hand(model, samples)
-        expected = gradients(model)
+def test_loss_logprobs_and_every_gradient_are_those_of_separate_calls(engine: Engine, samples: list[Sample]) -> None:
+    model = float64_model()
+    loss, logprobs = by_hand(model, samples)
+    expected = gradients(model)
 
-        step = engine.backward(model, TokenTrie.build(samples), objective=nll())
+    step = engine.backward(model, TokenTrie.build(samples), objective=nll())
 
-        assert abs(float(step.loss - loss)) < 1e-12
-        assert worst_logprob(step.logprobs, logprobs) < 1e-12
-        assert worst(gradients(model), expected) < 1e-10
-
-    def test_logprobs_alone_leave_no_gradient_behind(self, engine: Engine, samples: list[Sample]) -> None:
-        model = float64_model()
-        logprobs = engine.logprobs(model, TokenTrie.build(samples))
-
-        assert all(parameter.grad is None for parameter in model.parameters())
-        assert worst_logprob(logprobs, by_hand(model, samples)[1]) < 1e-12
-
-    def test_weights_add_up_to_the_trained_tokens(self, engine: Engine, samples: list[Sample]) -> None:
-        step = engine.backward(float64_model(), TokenTrie.build(samples), objective=nll())
-
-        sampled = sum(len(sample.completion_ids) for sample in samples)
-        without_context = sum(1 for s in samples if not len(s.prompt_ids) and len(s.completion_ids))
-        assert step.stats["weight"] == step.stats["tokens"] == sampled - without_context
+    assert abs(float(step.loss - loss)) < 1e-12
+    assert worst_logprob(step.logprobs, logprobs) < 1e-12
+    assert worst(gradients(model), expected) < 1e-10
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "gpt_neox"])
+@pytest.mark.parametrize("samples", FEW.values(), ids=FEW.keys())
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_logprobs_alone_leave_no_gradient_behind(engine: Engine, samples: list[Sample]) -> None:
+    model = float64_model()
+    with torch.no_grad():
+        expected = by_hand(model, samples)[1]
+    logprobs = engine.logprobs(model, TokenTrie.build(samples))
+
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert worst_logprob(logprobs, expected) < 1e-12
+
+
+@pytest.mark.parametrize("samples", FEW.values(), ids=FEW.keys())
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
+def test_weights_add_up_to_the_trained_tokens(engine: Engine, samples: list[Sample]) -> None:
+    model = float64_model()
+    step = engine.backward(model, TokenTrie.build(samples), objective=nll())
+    gradients(model)
+
+    sampled = sum(len(sample.completion_ids) for sample in samples)
+    without_context = sum(1 for s in samples if not len(s.prompt_ids) and len(s.completion_ids))
+    assert step.stats["weight"] == step.stats["tokens"] == sampled - without_context
+
+
+@pytest.mark.parametrize(
+    ("kind", "attention"), [("llama", "sdpa"), ("qwen3", "sdpa"), ("gpt_neox", "sdpa"), ("llama", "eager")]
+)
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
 def test_models_of_transformers_agree_to_their_own_float32(kind: str, engine: Engine, attention: str) -> None:
     model = real_model(kind)
     config: Any = model.config
@@ -97,6 +112,7 @@ def test_models_of_transformers_agree_to_their_own_float32(kind: str, engine: En
     assert worst_logprob(step.logprobs, logprobs) < 1e-6
     assert worst(gradients(model), expected) < 1e-6
     assert config._attn_implementation == attention
+    config._attn_implementation = "sdpa"
 
 
 tokens = st.integers(0, VOCABULARY - 1) | st.integers(0, 2)
@@ -111,6 +127,7 @@ tokens = st.integers(0, VOCABULARY - 1) | st.integers(0, 2)
     chunk_tokens=st.none() | st.integers(1, 5),
     recompute=st.booleans(),
     bush_tokens=st.integers(0, 12),
+    kernels=st.booleans(),
 )
 def test_any_trie_under_any_chunking(
     trunk: list[int],
@@ -118,6 +135,7 @@ def test_any_trie_under_any_chunking(
     chunk_tokens: int | None,
     recompute: bool,
     bush_tokens: int,
+    kernels: bool,
 ) -> None:
     """Each call forks off the one before at a random place."""
     samples, last = [], trunk
@@ -128,8 +146,8 @@ def test_any_trie_under_any_chunking(
     loss, logprobs = by_hand(model, samples)
     expected = gradients(model)
     engines: list[Engine] = [
-        Packed(),
-        DepthFirst(chunk_tokens=chunk_tokens, recompute=recompute, bush_tokens=bush_tokens),
+        Packed(bush_tokens=bush_tokens, kernels=kernels),
+        DepthFirst(chunk_tokens=chunk_tokens, recompute=recompute, bush_tokens=bush_tokens, kernels=kernels),
     ]
     for engine in [Separate(), *engines]:
         step = engine.backward(model, trie, objective=nll())

@@ -62,7 +62,7 @@ class Backbone:
         return getattr(self.config, "_attn_implementation", None) or "unknown"
 
     def hidden(
-        self, ids_L: Tensor, *, positions_L: Tensor | None = None, seen_LJ: Tensor | None = None, cache: object = None
+        self, ids_L: Tensor, positions_L: Tensor | None = None, *, seen_LJ: Tensor | None = None, cache: object = None
     ) -> Tensor:
         """Hidden states (L, D). `seen_LJ`: True = may attend; None = plain causal over these L tokens alone."""
         kwargs: dict[str, Any] = {"use_cache": cache is not None}
@@ -74,6 +74,24 @@ class Backbone:
             kwargs[self.cache_name] = cache
         hidden_1LD: Tensor = self.body(input_ids=ids_L[None], **kwargs)[0]
         return hidden_1LD[0]
+
+    def flex_hidden(self, ids_T: Tensor, positions_T: Tensor, end_T: Tensor) -> Tensor:
+        """Hidden states of a trie under FlexAttention: query i sees key j iff j <= i < end[j]."""
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return (key <= query) & (end_T[key] > query)
+
+        length, before = len(ids_T), self.config._attn_implementation
+        block_mask = create_block_mask(seen, None, None, length, length, device=str(ids_T.device), _compile=True)
+        self.config._attn_implementation = "flex_attention"
+        try:
+            hidden_1TD: Tensor = self.body(
+                input_ids=ids_T[None], position_ids=positions_T[None], attention_mask=block_mask, use_cache=False
+            )[0]
+            return hidden_1TD[0]
+        finally:
+            self.config._attn_implementation = before
 
     def _mask(self, seen_LJ: Tensor) -> Tensor:
         if self.implementation == "sdpa":

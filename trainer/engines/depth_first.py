@@ -11,7 +11,6 @@ on the way up, so that the activations of one unit are all that is held: context
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +18,13 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from trainer.engines.attention import Path, available, using
 from trainer.engines.backbone import Backbone, drops
 from trainer.engines.head import Scorer
 from trainer.engines.separate import instead_of
 from trainer.engines.step import Step, Targets
-from trainer.engines.units import Plan, Unit, plan
+from trainer.engines.units import Plan, Unit, plan, runs, seen_mask
 from trainer.losses import Objective
-from trainer.masks import ancestor_mask, causal_mask
 from trainer.trie import TokenTrie
 
 
@@ -37,6 +36,8 @@ class DepthFirst:
     """Forward again on the way up instead of holding activations; None = if chunk_tokens is given."""
     bush_tokens: int = 512
     """Subtrees up to this size are computed in one call; 0 = none. Ours: benchmarks/engines.md."""
+    kernels: bool = True
+    """Attend without masks where trainer/engines/attention.py can; False = caches and masks everywhere."""
 
     def backward(self, model: nn.Module, trie: TokenTrie, *, objective: Objective) -> Step:
         recompute = self.chunk_tokens is not None if self.recompute is None else self.recompute
@@ -55,25 +56,22 @@ class DepthFirst:
         scorer = Scorer(backbone, targets, objective=objective)
         cut = plan(trie, targets.before_U, chunk_tokens=self.chunk_tokens, bush_tokens=self.bush_tokens)
         with backbone.sharing():
-            visit = _Visit(backbone, scorer, trie, cut, recompute=recompute, train=objective is not None)
-            visit.all()
+            fast = self.kernels and available(backbone, model)
+            _Visit(backbone, scorer, trie, cut, fast=fast, recompute=recompute, train=objective is not None).all()
         return scorer.step("depth_first")
-
-
-@dataclass(slots=True, eq=False)
-class _Open:
-    """A unit whose children are being visited."""
-
-    unit: Unit
-    hidden_LD: Tensor | None
-    """None = not computed with gradient yet."""
-    grown: Sequence[Tensor]
-    """Its keys and values as they left the model, layer by layer."""
 
 
 class _Visit:
     def __init__(
-        self, backbone: Backbone, scorer: Scorer, trie: TokenTrie, cut: Plan, *, recompute: bool, train: bool
+        self,
+        backbone: Backbone,
+        scorer: Scorer,
+        trie: TokenTrie,
+        cut: Plan,
+        *,
+        fast: bool,
+        recompute: bool,
+        train: bool,
     ) -> None:
         self.backbone = backbone
         self.scorer = scorer
@@ -81,62 +79,50 @@ class _Visit:
         self.cut = cut
         self.recompute = recompute
         self.train = train
-        self.path = PathCache(cut.longest_path, gradient=train)
+        self.path = Path(cut.longest_path, gradient=train) if fast else None
+        self.cache = None if fast else PathCache(cut.longest_path, gradient=train)
         self.inner = {unit.parent for unit in cut.units}
 
     def all(self) -> None:
-        open_units: list[_Open] = []
-        numbers: list[int] = []
+        waiting: list[tuple[int, Tensor | None]] = []
         for number, unit in enumerate(self.cut.units):
-            while numbers and numbers[-1] != unit.parent:
-                numbers.pop()
-                self._close(open_units.pop())
-            open_units.append(self._open(unit, leaf=number not in self.inner))
-            numbers.append(number)
-        while open_units:
-            self._close(open_units.pop())
+            while waiting and waiting[-1][0] != unit.parent:
+                self._up(*waiting.pop())
+            waiting.append((number, self._down(unit, leaf=number not in self.inner)))
+        while waiting:
+            self._up(*waiting.pop())
 
-    def _open(self, unit: Unit, *, leaf: bool) -> _Open:
-        if self.train and self.recompute:
-            if not leaf:
-                with torch.no_grad():
-                    self._forward(unit)
-            return _Open(unit, None, ())
-        hidden_LD = self._forward(unit)
+    def _down(self, unit: Unit, *, leaf: bool) -> Tensor | None:
+        """The unit's hidden states, or None where nothing is held until the way up."""
         if not self.train:
-            self.scorer.gradient(hidden_LD, *self.scorer.targets.predicted_by(unit.token_L))
-            return _Open(unit, None, ())
-        return _Open(unit, hidden_LD, self.path.grown)
-
-    def _close(self, opened: _Open) -> None:
-        if not self.train:
-            return
-        unit, hidden_LD, grown = opened.unit, opened.hidden_LD, opened.grown
-        if hidden_LD is None:
             hidden_LD = self._forward(unit)
-            grown = self.path.grown
-        grad_LD = self.scorer.gradient(hidden_LD, *self.scorer.targets.predicted_by(unit.token_L))
-        pairs = [(hidden_LD, grad_LD), *zip(grown, self.path.gradients(unit.seen, len(unit.token_L)), strict=True)]
-        pairs = [(tensor, grad) for tensor, grad in pairs if tensor.requires_grad]
-        torch.autograd.backward([tensor for tensor, _ in pairs], [grad for _, grad in pairs])
-        self.path.forget(unit.seen, len(unit.token_L))
+            self.scorer.score(hidden_LD, *self.scorer.targets.predicted_by(unit.token_L))
+            return None
+        if not self.recompute:
+            return self._forward(unit)
+        if not leaf:
+            with torch.no_grad():
+                self._forward(unit)
+        return None
+
+    def _up(self, number: int, hidden_LD: Tensor | None) -> None:
+        if self.train:
+            unit = self.cut.units[number]
+            hidden_LD = self._forward(unit) if hidden_LD is None else hidden_LD
+            self.scorer.score(hidden_LD, *self.scorer.targets.predicted_by(unit.token_L))
 
     def _forward(self, unit: Unit) -> Tensor:
-        device, length = self.backbone.device, len(unit.token_L)
-        seen_LJ = None
-        if unit.bush:
-            token_L, end_L = (torch.as_tensor(a, device=device) for a in (unit.token_L, self.cut.end_T[unit.token_L]))
-            seen_LJ = torch.ones(length, unit.seen + length, dtype=torch.bool, device=device)
-            seen_LJ[:, unit.seen :] = ancestor_mask(token_L, end_L)
-        elif unit.seen:
-            seen_LJ = causal_mask(length, seen=unit.seen, device=device)
-        self.path.begin(unit.seen)
-        return self.backbone.hidden(
-            torch.as_tensor(self.trie.ids_T[unit.token_L], dtype=torch.int64, device=device),
-            positions_L=torch.as_tensor(self.trie.depth_T[unit.token_L], device=device),
-            seen_LJ=seen_LJ,
-            cache=self.path,
-        )
+        device = self.backbone.device
+        ids_L = torch.as_tensor(self.trie.ids_T[unit.token_L], dtype=torch.int64, device=device)
+        positions_L = torch.as_tensor(self.trie.depth_T[unit.token_L], device=device)
+        if self.path is not None:
+            self.path.begin(unit.seen, runs(unit, self.cut, dtype=self.backbone.dtype))
+            with using(self.backbone, self.path):
+                return self.backbone.hidden(ids_L, positions_L=positions_L)
+        assert self.cache is not None
+        self.cache.begin(unit.seen)
+        seen_LJ = seen_mask(unit, self.cut, device=device)
+        return self.backbone.hidden(ids_L, positions_L=positions_L, seen_LJ=seen_LJ, cache=self.cache)
 
 
 class PathCache(DynamicCache):  # type: ignore[misc]
@@ -149,12 +135,10 @@ class PathCache(DynamicCache):  # type: ignore[misc]
         self.seen = 0
         self.buffers: list[tuple[Tensor, Tensor]] = []
         self.grads: list[tuple[Tensor, Tensor]] = []
-        self.grown: list[Tensor] = []
 
     def begin(self, seen: int) -> None:
         """The next forward's tokens follow the first `seen` of the path."""
         self.seen = seen
-        self.grown = []
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -167,7 +151,6 @@ class PathCache(DynamicCache):  # type: ignore[misc]
         if not (self.gradient and torch.is_grad_enabled()):
             keys, values = self.buffers[layer_idx]
             return _write(keys, key_states, self.seen), _write(values, value_states, self.seen)
-        self.grown += [key_states, value_states]
         (keys, values), (grad_keys, grad_values) = self.buffers[layer_idx], self.grads[layer_idx]
         return (
             _Extend.apply(key_states, keys, grad_keys, self.seen),  # type: ignore[no-untyped-call]
@@ -176,14 +159,6 @@ class PathCache(DynamicCache):  # type: ignore[misc]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.seen
-
-    def gradients(self, seen: int, length: int) -> list[Tensor]:
-        """What has been added to keys and values [seen, seen + length), layer by layer."""
-        return [grad[:, :, seen : seen + length] for pair in self.grads for grad in pair]
-
-    def forget(self, seen: int, length: int) -> None:
-        for grad in self.gradients(seen, length):
-            grad.zero_()
 
 
 def _write(buffer: Tensor, new: Tensor, seen: int) -> Tensor:
@@ -206,5 +181,8 @@ class _Extend(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None, None, None]:
-        ctx.grad[:, :, : ctx.seen] += grad_out[:, :, : ctx.seen]
-        return grad_out[:, :, ctx.seen :], None, None, None
+        seen, stop = ctx.seen, grad_out.shape[2]
+        ctx.grad[:, :, :seen] += grad_out[:, :, :seen]
+        own = grad_out[:, :, seen:] + ctx.grad[:, :, seen:stop]  # from the units below, which were visited before
+        ctx.grad[:, :, seen:stop] = 0
+        return own, None, None, None

@@ -16,8 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from trainer.masks import needed, subtree_end
+from trainer.engines.attention import Run
+from trainer.masks import ancestor_mask, causal_mask, needed, subtree_end
 from trainer.trie import Index, TokenTrie
 
 
@@ -31,8 +34,13 @@ class Unit:
     """Tokens before it on its path: all of the units above, in order."""
     parent: int
     """The unit above; -1 = none."""
-    bush: bool
-    """Several branches side by side: needs an ancestor mask. Otherwise a plain run of one branch."""
+    runs: tuple[tuple[int, int, bool], ...]
+    """Subtrees side by side as (start, stop, forks): places in `token_L`, and whether a mask is needed within."""
+
+    @property
+    def bush(self) -> bool:
+        """Needs an ancestor mask; otherwise a plain run of one branch."""
+        return len(self.runs) > 1 or self.runs[0][2]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,12 +99,38 @@ def plan(trie: TokenTrie, before_U: Index, *, chunk_tokens: int | None, bush_tok
         node = nodes[0]
         if len(nodes) > 1 or end_N[node] - first_N[node] <= bush_tokens:
             token_L = np.concatenate([need[first_N[n] : end_N[n]] for n in nodes])
-            units.append(Unit(token_L, seen, above, bush=len(nodes) > 1 or end_N[node] > last_N[node]))
+            borders = np.cumsum([0, *(end_N[n] - first_N[n] for n in nodes)]).tolist()
+            forks = [bool(end_N[n] > last_N[n]) for n in nodes]
+            units.append(Unit(token_L, seen, above, tuple(zip(borders, borders[1:], forks, strict=False))))
             continue
         own = need[first_N[node] : last_N[node]]
         for begin in range(0, len(own), chunk_tokens or len(own)):
             chunk = own[begin : begin + (chunk_tokens or len(own))]
-            units.append(Unit(chunk, seen, above, bush=False))
+            units.append(Unit(chunk, seen, above, ((0, len(chunk), False),)))
             seen, above = seen + len(chunk), len(units) - 1
         below(children[node], seen, above)
     return Plan(tuple(units), end_T)
+
+
+def runs(unit: Unit, cut: Plan, *, dtype: torch.dtype) -> tuple[Run, ...]:
+    """For attention unit by unit: each subtree attends within itself."""
+    found = []
+    for start, stop, forks in unit.runs:
+        mask_LL = None
+        if forks:
+            token_L = torch.as_tensor(unit.token_L[start:stop])
+            seen_LL = ancestor_mask(token_L, torch.as_tensor(cut.end_T[unit.token_L[start:stop]]))
+            mask_LL = torch.zeros(seen_LL.shape, dtype=dtype).masked_fill(~seen_LL, float("-inf"))[None, None]
+        found.append(Run(start, stop, mask_LL))
+    return tuple(found)
+
+
+def seen_mask(unit: Unit, cut: Plan, *, device: torch.device) -> Tensor | None:
+    """(L, J) for attention with a cache: the whole path, then the unit's own ancestors; None = plain causal."""
+    length = len(unit.token_L)
+    if not unit.bush:
+        return causal_mask(length, seen=unit.seen, device=device) if unit.seen else None
+    token_L, end_L = (torch.as_tensor(a, device=device) for a in (unit.token_L, cut.end_T[unit.token_L]))
+    seen_LJ = torch.ones(length, unit.seen + length, dtype=torch.bool, device=device)
+    seen_LJ[:, unit.seen :] = ancestor_mask(token_L, end_L)
+    return seen_LJ
