@@ -227,12 +227,12 @@ class Builder:
         asked = self.state.asked.get(line.name)
         if quoted is not None or (not self.state.structural and self._said_summarized(new, asked, shared)):
             return self._summarized(new, line, before, edit, quoted, asked, links)
-        echoed = self.state.holds_reply(before, now[shared:])
+        echo = self.state.reply_at(before, now[shared:])
         verdict = judge(
             edit,
             old,
             now,
-            echoed=echoed,
+            echo=None if echo is None else shared + echo,
             replied=replied(before),
             slid_before=any(self.state.turns[i].kind is Kind.WINDOW_DROPPED for i in line.members[-8:]),
         )

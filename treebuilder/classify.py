@@ -9,11 +9,11 @@ changed in place                                    cleared, truncated, thinking
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from recorder.message import Block, Head, Message
-from treebuilder.diff import Edit, Hunk
+from treebuilder.diff import Edit, Hunk, common_front
 from treebuilder.tree import Kind
 
 WINDOW_SHARE = 0.5
@@ -31,6 +31,7 @@ class Change(StrEnum):
     CALL = "tool call changed"
     SYSTEM = "system message changed"
     GREW = "blocks added behind"
+    BLANKS = "blanks at a text's end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class Shape:
     put_in_chars: int = 0
 
 
-def shape(edit: Edit, old: Sequence[Message]) -> Shape:
+def shape(edit: Edit, old: Sequence[Message], *, echo: int | None = None) -> Shape:
+    """`echo`: where the new prefix holds the old call's reply; what stands before it is the old view, changed."""
     removed: list[int] = []
     changes: Counter[Change] = Counter()
     put_in = added = put_in_chars = 0
@@ -61,7 +63,8 @@ def shape(edit: Edit, old: Sequence[Message]) -> Shape:
     for hunk in edit.hunks:
         gone = old[hunk.old_start : hunk.old_stop]
         at_end = hunk.old_stop == len(old)
-        pairs = _pairs(gone, hunk, at_end=at_end)
+        same_length = at_end and echo is not None and echo - hunk.new_start == len(gone)
+        pairs = _pairs(gone, hunk, at_end=at_end, same_length=same_length)
         paired_new = [j for _, j in pairs]
         lost = [hunk.old_start + i for i in range(len(gone)) if i not in {i for i, _ in pairs}]
         removed.extend(lost)
@@ -89,7 +92,7 @@ def _keys(message: Message) -> set[object]:
     return ids | set(message.block_hashes)
 
 
-def _pairs(gone: Sequence[Message], hunk: Hunk, *, at_end: bool) -> list[tuple[int, int]]:
+def _pairs(gone: Sequence[Message], hunk: Hunk, *, at_end: bool, same_length: bool) -> list[tuple[int, int]]:
     """Old and new messages of a hunk that are one message changed, in order."""
     new = hunk.inserted
     found: list[tuple[int, int]] = []
@@ -102,7 +105,8 @@ def _pairs(gone: Sequence[Message], hunk: Hunk, *, at_end: bool) -> list[tuple[i
                 found.append((i, j))
                 at = j + 1
                 break
-    if not found and not at_end and len(gone) == len(new) and [m.role for m in gone] == [m.role for m in new]:
+    same_length |= not at_end and len(gone) == len(new)
+    if not found and same_length and [m.role for m in gone] == [m.role for m in new[: len(gone)]]:
         return [(i, i) for i in range(len(gone))]
     if not found and gone and new and gone[0].role == new[0].role == "system":
         return [(0, 0)]
@@ -112,6 +116,8 @@ def _pairs(gone: Sequence[Message], hunk: Hunk, *, at_end: bool) -> list[tuple[i
 def _changes(old: Message, new: Message, *, last: bool) -> set[Change]:
     if old.role == "system":
         return {Change.SYSTEM}
+    if _bare(old) == _bare(new):
+        return {Change.BLANKS}
     if last and new.block_hashes[: len(old.blocks)] == old.block_hashes:
         return {Change.GREW}
     found: set[Change] = set()
@@ -137,6 +143,10 @@ def _changes(old: Message, new: Message, *, last: bool) -> set[Change]:
     return found or {Change.TEXT}
 
 
+def _bare(message: Message) -> list[Block]:
+    return [replace(b, text=b.text.strip()) if b.kind == "text" else b for b in message.blocks]
+
+
 def _rest(message: Message, same: Counter[bytes]) -> list[Block]:
     left = same.copy()
     rest = []
@@ -153,18 +163,9 @@ def result_change(old: str, new: str) -> Change:
     a, b = old.strip(), new.strip()
     if len(b) >= len(a):
         return Change.RESULT_CHANGED
-    front = _common(a, b)
-    back = _common(a[::-1], b[::-1])
+    front = common_front(a, b, len(b))
+    back = common_front(a[::-1], b[::-1], len(b))
     return Change.RESULT_TRUNCATED if b and max(front, back, front + back) * 2 >= len(b) else Change.RESULT_CLEARED
-
-
-def _common(a: str, b: str) -> int:
-    count = 0
-    for x, y in zip(a, b, strict=False):
-        if x != y:
-            break
-        count += 1
-    return count
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +189,11 @@ def head_change(old: Head, new: Head) -> tuple[Kind, str] | None:
 
 
 def judge(
-    edit: Edit, old: Sequence[Message], new: Sequence[Message], *, echoed: bool, replied: bool, slid_before: bool
+    edit: Edit, old: Sequence[Message], new: Sequence[Message], *, echo: int | None, replied: bool, slid_before: bool
 ) -> Verdict:
-    """The kind of an edit that is no pure growth. `echoed`: the new view holds the old call's reply; `replied`: there
-    was a whole one; `slid_before`: an earlier edit of this thread removed messages from the same place."""
-    s = shape(edit, old)
+    """The kind of an edit that is no pure growth. `echo`: where the new view holds the old call's reply;
+    `replied`: there was a whole one; `slid_before`: an earlier edit of this thread removed from the same place."""
+    s = shape(edit, old, echo=echo)
     if s.removed:
         return _removed(s, edit, old, new, slid_before=slid_before)
     for change, kind, sure in (
@@ -203,10 +204,10 @@ def judge(
         if s.changes[change]:
             return Verdict(kind, sure, (f"structure:{change} x{s.changes[change]}",))
     if s.last_changed and s.changes[Change.GREW]:
-        if replied and not echoed:
+        if replied and echo is None:
             return Verdict(Kind.SUMMARY_REQUEST, 0.5, ("structure:same view asked again with more text behind",))
         return Verdict(Kind.APPEND, 0.8, ("structure:last message grew",))
-    if s.last_changed and not echoed and s.changes[Change.TEXT]:
+    if s.last_changed and echo is None and s.changes[Change.TEXT]:
         return Verdict(Kind.REWOUND, 0.7, ("structure:last message rewritten",))
     if s.changes[Change.SYSTEM]:
         if edit.hunks[0].old_start == 0:
@@ -214,6 +215,8 @@ def judge(
         return Verdict(Kind.REMINDER_MOVED, 0.8, ("structure:system message changed in place",))
     if s.changes[Change.TEXT] or s.put_in:
         return Verdict(Kind.REMINDER_MOVED, 0.85, (f"structure:text changed in place, {s.put_in} messages put in",))
+    if s.changes[Change.BLANKS]:
+        return Verdict(Kind.APPEND, 0.9, ("structure:blanks at a text's end differ",))
     if s.changes[Change.RESULT_CHANGED] or s.changes[Change.CALL]:
         return Verdict(Kind.UNKNOWN, 0.5, ("structure:" + ", ".join(sorted(s.changes)),))
     return Verdict(Kind.UNKNOWN, 0.3, ("structure:no rule fits",))

@@ -246,12 +246,12 @@ def _alike(a: str, b: str) -> bool:
 def _inner(a: str, b: str) -> tuple[int, int, int]:
     """Where two texts differ: (start in both, stop in a, stop in b)."""
     limit = min(len(a), len(b))
-    start = _common(a, b, limit)
-    back = _common(a[::-1], b[::-1], limit - start) if start < limit else 0
+    start = common_front(a, b, limit)
+    back = common_front(a[::-1], b[::-1], limit - start) if start < limit else 0
     return start, len(a) - back, len(b) - back
 
 
-def _common(a: str, b: str, limit: int) -> int:
+def common_front(a: str, b: str, limit: int) -> int:
     """Length of the common front, at most `limit`: by halving, so that equal text is compared at C speed."""
     lo, hi = 0, limit
     if a[:limit] == b[:limit]:

@@ -29,7 +29,7 @@ def quoted_by(state: State, new: New, line: Line | None) -> tuple[int, Quote] | 
         alone = len(own.members) == 1 or own.lane in ("title", "summary")
         if own is not line and not alone and line is not None:
             continue
-        if own is line and state.holds_reply(turn, messages):
+        if own is line and state.reply_at(turn, messages) is not None:
             continue  # a kept tail, not a quotation
         said = "\n".join(b.text for b in turn.reply.message.blocks if b.kind == "text")
         if not text:

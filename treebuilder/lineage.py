@@ -54,8 +54,9 @@ def echo_at(reply: Reply | None, messages: Sequence[Message], at: int) -> Match:
 
 def _resembles(sampled: Sequence[Block], run: Sequence[Block]) -> bool:
     ids = {b.id for b in sampled if b.kind == "tool_call" and b.id}
-    if ids:
-        return bool(ids & {b.id for b in run if b.kind == "tool_call"})
+    made = [b for b in run if b.kind == "tool_call"]
+    if ids and made:
+        return bool(ids & {b.id for b in made})
     calls = [(b.name, b.text) for b in sampled if b.kind == "tool_call"]
     if calls and calls == [(b.name, b.text) for b in run if b.kind == "tool_call"]:
         return True

@@ -86,10 +86,12 @@ class State:
         lines = [x for x in self.lines.get(new.scope, ()) if x.marks and x.lane not in ("title", "summary")]
         return max(lines, key=lambda x: x.members[-1]) if lines else None
 
-    def holds_reply(self, before: Turn, messages: Sequence[Message]) -> bool:
-        if before.reply is None:
-            return False
-        return any(echo_at(before.reply, messages, i).count for i, m in enumerate(messages) if m.role == "assistant")
+    def reply_at(self, turn: Turn, messages: Sequence[Message]) -> int | None:
+        """Index of the first message that repeats the turn's reply."""
+        if turn.reply is None:
+            return None
+        said = (i for i, m in enumerate(messages) if m.role == "assistant")
+        return next((i for i in said if echo_at(turn.reply, messages, i).count), None)
 
 
 def replied(turn: Turn) -> bool:
