@@ -111,12 +111,15 @@ def test_a_signal_sent_to_us_alone_reaches_the_agent(environ: dict[str, str], nu
 def test_the_agent_has_the_terminal_and_ctrl_c_reaches_it_once(environ: dict[str, str]) -> None:
     code = (
         "import os, signal, sys, time\n"
-        "count = []\n"
-        "signal.signal(signal.SIGINT, lambda *_: count.append(1))\n"
+        "told, tell = os.pipe()\n"
+        "os.set_blocking(tell, False)\n"
+        "signal.signal(signal.SIGINT, lambda *_: None)\n"
+        "signal.set_wakeup_fd(tell)\n"
         "print('tty', os.isatty(0), os.isatty(1), os.isatty(2), flush=True)\n"
-        "while not count: time.sleep(0.01)\n"
-        "time.sleep(0.2)\n"
-        "sys.exit(len(count))\n"
+        "first = os.read(told, 1)\n"
+        "time.sleep(0.3)\n"
+        "os.write(tell, b'.')\n"
+        "sys.exit(len(first + os.read(told, 99)) - 1)\n"
     )
     pid, terminal = pty.fork()
     if pid == 0:

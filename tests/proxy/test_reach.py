@@ -127,6 +127,7 @@ def test_no_secret_reaches_the_database(tmp_path: Path, home: Path, route: Route
 
     assert CANARY.encode() in upstream.heads[0]
     (call,) = recorded(tmp_path)
+    assert CANARY not in repr(call)  # the file is compressed: a search of its bytes alone could not fail
     assert call.url.endswith("/v1/messages?key=REDACTED&beta=true")
     assert call.request_header("x-claude-code-session-id") == "s1"
     assert [p.name for p in tmp_path.iterdir() if CANARY.encode() in p.read_bytes()] == []
