@@ -2,17 +2,40 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
 
 from recorder.errors import ExportError
-from trainer.export import logittree
+from trainer.export import logittree, tree, trl_sft
 from trainer.export.folder import MANIFEST, check_free, folder
 from trainer.export.manifest import Counts, Manifest, file_hash, tokenizer_hash
 from trainer.render import Renderer
-from trainer.samples import Choice, samples
+from trainer.samples import Choice, Selection, samples
 from trainer.trie import TokenTrie
 from treebuilder.tree import Trajectory
 
-FORMATS = ("logittree",)
+WRITERS: dict[str, Callable[[Path], "Writer"]] = {
+    "logittree": logittree.Writer,
+    "tree": tree.Writer,
+    "trl-sft": trl_sft.Writer,
+}
+FORMATS = tuple(WRITERS)
+
+
+class Writer(Protocol):
+    """Writes one format into a directory, a trajectory at a time."""
+
+    rows: int
+    owned_tokens: int
+    """Sampled tokens written as trained, counted from what was written."""
+
+    def add(self, trajectory: str, selection: Selection, trie: TokenTrie) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
 
 
 def export(
@@ -38,7 +61,7 @@ def export(
     check_free(out, overwrite=overwrite)
     counts = Counts()
     with folder(out, overwrite=overwrite) as unfinished:
-        with logittree.Writer(unfinished) as writer:
+        with WRITERS[format](unfinished) as writer:
             for trajectory in trajectories:
                 for session in trajectory.sessions if sessions is None else sessions:
                     selection = samples(trajectory, renderer, session=session, choice=choice, progress=progress)
