@@ -16,7 +16,16 @@ from treebuilder import wording
 from treebuilder.arrival import New, Prepared, prepare
 from treebuilder.classify import Verdict, head_change, judge
 from treebuilder.diff import Edit, diff
-from treebuilder.hindsight import is_aside, quoted_by, revise_asides, revise_request, split, summarized_elsewhere
+from treebuilder.hindsight import (
+    is_aside,
+    promote,
+    quoted_by,
+    revise_asides,
+    revise_helpers,
+    revise_request,
+    split,
+    summarized_elsewhere,
+)
 from treebuilder.lineage import Line, Path, as_messages, shared_depth
 from treebuilder.quotes import Quote
 from treebuilder.search import Found, belongs, compare, delegator, find, fork, most_kept, strayed
@@ -108,14 +117,18 @@ class Builder:
         if said is not None and said.kind is Kind.SIDE_CALL:
             return make_turn(self.state, new, self.state.line(new, "title", "title"), said)
         key, lane = self._key(new)
-        lines = [line for line in self.state.lines.get(new.scope, ()) if new.pooled or line.key == key]
+        every = self.state.lines.get(new.scope, ())
+        lines = [line for line in every if line.lane != "title" and (new.pooled or line.key == key)]
         found = find(self.state, new, lines)
         if said is not None and said.kind is Kind.SUMMARY_REQUEST:
             return self._summary_request(new, found, said, key, lane)
         if found is None or not belongs(self.state, new, found):
             quoted = summarized_elsewhere(self.state, new, lines) or most_kept(self.state, new, lines, reply_alone=True)
             if quoted is None:
-                return self._begin(new, key, lane)
+                aside = find(self.state, new, [line for line in every if line.lane == "title"])
+                if aside is None or aside.rank != 4:
+                    return self._begin(new, key, lane)
+                quoted = replace(aside, line=promote(self.state, aside.line, aside.mark.turn))
             found = quoted
         return self._continue(new, found)
 
@@ -151,10 +164,10 @@ class Builder:
             evidence.append(f"header:parent-session={new.hints.parent_session}")
         elif new.hints.session:
             evidence.append(f"header:session={new.hints.session}")
-        if lane == "main" and is_aside(self.state, new):
+        if lane == "main" and origin is None and not new.hints.request_class and is_aside(self.state, new):
             line = self.state.line(new, "title", "title")
             return make_turn(
-                self.state, new, line, Verdict(Kind.SIDE_CALL, 0.7, ("structure:no tools, own head, beside another",))
+                self.state, new, line, Verdict(Kind.SIDE_CALL, 0.7, ("structure:own head, beside another thread",))
             )
         forked = fork(self.state, new)
         if forked is not None:
@@ -195,6 +208,7 @@ class Builder:
         before = self.state.turns[found.mark.turn]
         links = links_to(self.state, new, before)
         if found.rank == 4:
+            revise_helpers(self.state, new, before, new.messages(found.shared))
             self.state.asked.pop(found.line.name, None)  # the conversation went on without the summary
         changed = head_change(before.head, new.head)
         if changed is None and before.wire != new.wire:

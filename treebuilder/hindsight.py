@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from recorder.message import Message
 from treebuilder.arrival import New
 from treebuilder.lineage import Line, Mark
 from treebuilder.quotes import Quote, quote, visible
@@ -93,8 +94,8 @@ def revise_request(state: State, index: int, line: Line) -> None:
 
 
 def is_aside(state: State, new: New) -> bool:
-    """No tools, a head of its own, where a conversation with tools is under way whose words it repeats."""
-    if new.head.tools:
+    """A head of its own beside a conversation with tools; without an id that says so, no tools and the same words."""
+    if new.head.tools and new.pooled:
         return False
     words = visible(new.fresh)
     for line in state.lines.get(new.scope, ()):
@@ -120,7 +121,7 @@ def revise_asides(state: State, new: New, line: Line) -> None:
         if turn.kind is not Kind.ROOT or turn.head.tools or new.index - turn.index > NEAR:
             continue
         if not new.pooled or (root is not None and repeats(root, visible(turn.messages))):
-            other.lane, other.key, other.marks = "title", "title", []
+            other.lane = other.key = "title"
             session = line.session
             state.turns[turn.index] = replace(
                 turn,
@@ -131,6 +132,54 @@ def revise_asides(state: State, new: New, line: Line) -> None:
                 confidence=0.7,
                 evidence=(*turn.evidence, "structure:no tools, its words begin another thread"),
             )
+
+
+def revise_helpers(state: State, new: New, before: Turn, added: Sequence[Message]) -> None:
+    """A tool result repeats the last reply of a thread that began after the call: the tool had started it."""
+    results = "\n".join(b.plain for m in added for b in m.blocks if b.kind == "tool_result")
+    if not results:
+        return
+    for index in list(state.unechoed.get(new.scope, ()))[-NEAR:]:
+        own, last = state.line_of[index], state.turns[index]
+        if last.reply is None or own.lane != "main" or own.members[0] <= before.index or own.members[-1] != index:
+            continue
+        report = "\n".join(b.text for b in last.reply.message.blocks if b.kind == "text")
+        first = state.turns[own.members[0]]
+        if first.kind is not Kind.ROOT or not quote(report, results).found:
+            continue
+        line = state.line_of[before.index]
+        helper = len(own.members) == 1 and not last.head.tools
+        tag = first.node.id.hex()[:8] if first.node else ""
+        own.lane = own.key = "title" if helper else f"agent:{tag}"
+        own.session = line.session
+        own.name = short_name(own.session, own.lane)
+        for i in own.members:
+            state.turns[i] = replace(state.turns[i], session=own.session, lane=own.lane, thread=own.name)
+        said = (*first.evidence, f"link:a tool result in turn {new.index} quotes its last reply")
+        first = replace(state.turns[first.index], origin=before.index, confidence=0.9, evidence=said)
+        state.turns[first.index] = replace(first, kind=Kind.SIDE_CALL) if helper else first
+
+
+def promote(state: State, line: Line, index: int) -> Line:
+    """A call taken for an aside goes on: it was the first of an agent's thread."""
+    turn = state.turns[index]
+    tag = turn.node.id.hex()[:8] if turn.node else ""
+    made = Line(line.key, line.session, f"agent:{tag}", "", scope=line.scope, members=[index])
+    made.key, made.name = made.lane, short_name(made.session, made.lane)
+    made.marks = [m for m in line.marks if m.turn == index]
+    line.members.remove(index)
+    line.marks = [m for m in line.marks if m.turn != index]
+    state.lines[line.scope].append(made)
+    state.line_of[index] = made
+    state.turns[index] = replace(
+        turn,
+        kind=Kind.ROOT,
+        lane=made.lane,
+        thread=made.name,
+        confidence=0.7,
+        evidence=(*turn.evidence, "structure:a later call goes on from it"),
+    )
+    return made
 
 
 def split(state: State, line: Line, mark: Mark, reason: str) -> None:

@@ -67,7 +67,7 @@ def make_turn(
     state.line_of[new.index] = line
     if verdict.kind is Kind.SUMMARY_REQUEST:
         state.asked[line.name] = new.index
-    elif not verdict.kind.aside:
+    elif verdict.kind is Kind.SIDE_CALL or not verdict.kind.aside:
         line.push(Mark(new.index, new.ids, node))
     return turn
 

@@ -142,6 +142,59 @@ def test_a_title_call_is_no_thread_of_its_own_session_even_when_it_comes_first()
     assert first.session == second.session
 
 
+def test_a_helper_is_known_by_the_tool_result_that_repeats_its_reply() -> None:
+    r = Recording()
+    r.send(U, reply=asks("t1", '{"url":"http://a.example"}', "fetch"))
+    no_tools = Head("small-model", (), ())
+    r.send(text("user", "Page: lorem ipsum. Shorten it."), head=no_tools, reply=said("The page says lorem ipsum."))
+    assert r.kinds() == ["root", "root"]
+    answer = result("t1", "The page says lorem ipsum.")
+    r.send(U, asks("t1", '{"url":"http://a.example"}', "fetch"), answer, reply=said("done"))
+    assert r.kinds() == ["root", "side_call", "append"]
+    assert (r.tree.turns[1].lane, r.tree.turns[1].origin) == ("title", 0)
+
+
+def test_a_thread_whose_report_comes_back_as_a_tool_result_was_an_agent() -> None:
+    r = Recording()
+    r.send(U, reply=asks("t1", '{"goal":7}', "spawn"))
+    work = text("user", "Goal seven: look at every folder.")
+    r.send(work, reply=asks("t2", '{"path":"b"}'))
+    r.send(work, asks("t2", '{"path":"b"}'), result("t2", "beta"), reply=said("Folder b holds beta."))
+    r.send(U, asks("t1", '{"goal":7}', "spawn"), result("t1", "Report: Folder b holds beta."), reply=said("done"))
+    assert r.kinds() == ["root", "root", "append", "append"]
+    assert [t.lane.partition(":")[0] for t in r.tree] == ["main", "agent", "agent", "main"]
+
+
+def test_an_aside_that_goes_on_becomes_an_agent() -> None:
+    r = Recording()
+    one = Hints(session="one")
+    r.send(U, reply=said("three"), hints=one)
+    other = Head("model-1", (Block("text", "You look things up."),), HEAD.tools[:1])
+    ask = text("user", "where is b?")
+    r.send(ask, reply=asks("t9", "{}"), head=other, hints=one)
+    assert r.tree.turns[1].kind is Kind.SIDE_CALL
+    r.send(ask, asks("t9", "{}"), result("t9", "there"), reply=said("there"), head=other, hints=one)
+    assert r.kinds() == ["root", "root", "append"]
+    assert r.tree.turns[1].lane == r.tree.turns[2].lane != "main"
+
+
+def test_a_blank_more_at_the_end_of_a_text_is_no_edit() -> None:
+    r = Recording()
+    r.send(U, reply=said("three"))
+    turn = r.send(text("user", "count the files\n"), said("three"), text("user", "sure?"), reply=said("yes"))
+    assert turn.kind is Kind.APPEND
+
+
+def test_a_reminder_within_the_only_text_of_a_message_is_known_by_the_reply_behind_it() -> None:
+    r = Recording(structural=True)
+    r.send(text("user", "go"), reply=said("gone there"))
+    r.send(text("user", "go"), said("gone there"), text("user", "back. (plan mode is on)"), reply=said("planned it"))
+    turn = r.send(
+        text("user", "go"), said("gone there"), text("user", "back."), said("planned it"), text("user", "now do it")
+    )
+    assert (turn.kind, turn.prefix) == (Kind.REMINDER_MOVED, 2)
+
+
 def test_an_echo_that_gained_defaults_is_still_the_reply() -> None:
     r = Recording()
     r.send(U, reply=asks("t1", '{"path": "a"}'))
