@@ -65,8 +65,8 @@ def difflib_s(prefixes: list[tuple[Message, ...]], *, every: int) -> float:
     """Seconds for all pairs, from every n-th."""
     total = 0.0
     for i in range(1, len(prefixes), every):
-        a = [h for m in prefixes[i - 1] for h in m.block_hashes]
-        b = [h for m in prefixes[i] for h in m.block_hashes]
+        a = [block for m in prefixes[i - 1] for block in m.blocks]
+        b = [block for m in prefixes[i] for block in m.blocks]
         at = time.process_time()
         difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes()
         total += time.process_time() - at

@@ -2,58 +2,16 @@
 
 from dataclasses import replace
 
+from recording import Recording, asks, result, said
 from simulate import CAPTURES, HEAD, call, text
 
 from recorder.call import Call, Outcome
 from recorder.importing import read_har
-from recorder.message import Block, Exchange, Head, Hints, Message, Reply, Tool
+from recorder.message import Block, Head, Hints, Message, Tool
 from recorder.wire import Opaque
 from treebuilder.arrival import prepare
 from treebuilder.build import Builder, build
-from treebuilder.tree import Kind, Trajectory, Turn
-
-
-class Recording:
-    """Calls as they are made, without ids unless given."""
-
-    def __init__(self, *, structural: bool = False) -> None:
-        self.builder = Builder(structural=structural)
-        self.count = 0
-
-    def send(
-        self,
-        *messages: Message,
-        reply: Message | None = None,
-        head: Head = HEAD,
-        hints: Hints = Hints(),  # noqa: B008  frozen
-        wire: str = "anthropic",
-        edits: tuple[str, ...] = (),
-        whole: bool = True,
-    ) -> Turn:
-        self.count += 1
-        sampled = Reply(reply, "end_turn", whole, id=f"r{self.count}", server_edits=edits) if reply else None
-        exchange = Exchange(wire, "generate", head, messages, sampled, hints)
-        return self.builder.place(prepare(call(self.count), exchange))
-
-    @property
-    def tree(self) -> Trajectory:
-        return self.builder.trajectory()
-
-    def kinds(self) -> list[str]:
-        return [t.kind.value for t in self.tree]
-
-
-def said(words: str) -> Message:
-    return text("assistant", words)
-
-
-def asks(id_: str, arguments: str, name: str = "read") -> Message:
-    return Message("assistant", (Block("tool_call", arguments, name, id_),))
-
-
-def result(id_: str, words: str) -> Message:
-    return Message("user", (Block("tool_result", id=id_, parts=(Block("text", words),)),))
-
+from treebuilder.tree import Kind
 
 U = text("user", "count the files")
 
