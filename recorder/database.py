@@ -40,7 +40,7 @@ def connect(target: str | Path, *, create: bool = True) -> Engine:
         ) from e
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _set_up_sqlite)
-        event.listen(engine, "begin", _begin_immediate)
+        event.listen(engine, "begin", begin_immediate)
     with errors(where):
         _bring_to_version(engine, where, create=create)
     return engine
@@ -118,7 +118,7 @@ def _set_up_sqlite(connection: sqlite3.Connection, _: object) -> None:
     cursor.close()
 
 
-def _begin_immediate(connection: Connection) -> None:
+def begin_immediate(connection: Connection) -> None:
     """Take the write lock at the start: a reader that becomes a writer would fail at once instead of waiting."""
     if not connection.get_execution_options().get("reading"):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -130,7 +130,7 @@ def _bring_to_version(engine: Engine, where: str, *, create: bool) -> None:
         return
     if version == "":
         if not create:
-            raise StoreError(f"database: expected recorded calls, got an empty database at {where}")
+            raise StoreError(f"database: expected recorded calls, got an empty database, at {where}")
         with engine.begin() as connection:
             if not inspect(connection).has_table(schema.alembic_version.name):
                 schema.metadata.create_all(connection)
@@ -147,5 +147,5 @@ def _version(engine: Engine, where: str) -> str:
         if schema.alembic_version.name in tables:
             return str(connection.execute(select(schema.alembic_version.c.version_num)).scalar_one())
         if tables:
-            raise StoreError(f"database: expected one of memorywalker, got tables {', '.join(tables[:3])} at {where}")
+            raise StoreError(f"database: expected one of memorywalker, got tables {', '.join(tables[:3])}, at {where}")
         return ""

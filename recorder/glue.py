@@ -79,9 +79,11 @@ def _candidates(body: bytes) -> list[bytes]:
     found: Counter[bytes] = Counter()
     for index in range(0, len(events) - 1, max(1, len(events) // MAX_PAIRS)):
         first, second = events[index], events[index + 1]
-        head = shared_start(first, second)
-        if head < MIN_SHARED_BYTES or head == len(first):
+        same = shared_start(first, second)
+        head = second.rfind(b'"', 0, same) + 1  # not into the text: both may begin with a space
+        if head < MIN_SHARED_BYTES or same == len(first):
             continue
-        tail = shared_start(first[head:][::-1], second[head:][::-1])
-        found[first[len(first) - tail :] + border + second[:head]] += 1
+        rest = shared_start(first[same:][::-1], second[same:][::-1])
+        tail = first.find(b'"', len(first) - rest)
+        found[(first[tail:] if tail >= 0 else b"") + border + second[:head]] += 1
     return [candidate for candidate, count in found.most_common(MAX_GLUES) if count > 2]

@@ -34,13 +34,20 @@ class Reader:
 
     def call(self, connection: Connection, row: CallRow) -> Call:
         """The call of a row of `rows.CALLS`; ValueError says what is damaged or missing."""
-        request = self.pack(connection, row.request_pack)
-        method, url, request_headers, source = json.loads(rows.part(request)[0])
+        request = rows.part(self.pack(connection, row.request_pack))[0]
+        content = self.pack(connection, row.response_pack) if row.response_pack is not None else b""
+        response = rows.part(content)[0] if content else b""
+        if rows.row_digest(row._asdict(), request, response) != bytes(row.row_digest):
+            raise ValueError("facts that differ from the digest of the row")
+        method, url, request_headers, source = json.loads(request)
         body = b"".join(self._pieces(connection, self.recipe(connection, row.seq)[0]))
-        if row.response_pack is not None:
-            response = self.pack(connection, row.response_pack)
-            response_headers, error = json.loads(rows.part(response)[0])
-            response_body, outcome = rows.response_body(response), Outcome(row.outcome)
+        if len(body) != row.request_length:
+            raise ValueError(f"a request body of {len(body)} bytes in place of {row.request_length}")
+        if content:
+            response_headers, error = json.loads(response)
+            response_body, outcome = rows.response_body(content), Outcome(row.outcome)
+            if segments.digest(response_body) != bytes(row.response_digest):
+                raise ValueError("a response body that differs from its digest")
         else:
             response_headers, error, response_body = [], UNFINISHED, self._arrived(connection, row.seq)
             outcome = Outcome.TRUNCATED if response_body else Outcome.UNANSWERED

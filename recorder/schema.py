@@ -8,7 +8,19 @@ chunk           response bytes of a call that is not finished yet, in order of a
 node            persistent trie of prefixes: id = prefix_hash(parent, message); the root's id = Head.digest
 """
 
-from sqlalchemy import BigInteger, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+)
 
 VERSION = "0001"
 """Head of `recorder/migrations`: what a new database is created at."""
@@ -93,4 +105,10 @@ node = Table(
     sqlite_with_rowid=False,
 )
 
-alembic_version = Table("alembic_version", metadata, Column("version_num", String(32), primary_key=True))
+alembic_version = Table(
+    "alembic_version",
+    metadata,
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""Exactly as alembic makes it."""

@@ -6,7 +6,7 @@ from typing import cast
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext, RevisionStep
 from alembic.script import ScriptDirectory
-from alembic.script.revision import ResolutionError
+from alembic.util import CommandError
 from sqlalchemy import Engine
 
 from recorder.errors import StoreError
@@ -20,13 +20,13 @@ def upgrade(engine: Engine, version: str, where: str, *, folder: Path = FOLDER) 
     head = script.get_current_head()
     try:
         known = not version or script.get_revision(version) is not None
-    except ResolutionError:
+    except CommandError:
         known = False
     if not known:
         raise StoreError(f"database: expected schema {head} or older, got {version!r} of a newer program, at {where}")
 
     def steps(revision: object, _: MigrationContext) -> list[RevisionStep]:
-        return cast(list[RevisionStep], script._upgrade_revs("head", cast(str, revision)))  # as alembic's own command
+        return script._upgrade_revs("head", cast(str, revision))  # as alembic's own command
 
     with engine.begin() as connection:
         context = MigrationContext.configure(connection, opts={"fn": steps, "script": script})
