@@ -91,14 +91,15 @@ def run_of(path: str | Path) -> str:
 
 def _settled(call: Call) -> Call:
     """A file says little of how a stream ended; its own events say whether it did."""
-    if call.outcome is not Outcome.COMPLETE or call.status not in (200, 101):
+    if call.outcome is not Outcome.COMPLETE:
         return call
-    streamed = "event-stream" in call.response_header("content-type")
+    if call.status != 101 and "event-stream" not in call.response_header("content-type"):
+        return call
     reader = wire.reply_reader(wire.classify(call.method, call.url))
     reader.feed(decode(call.response_body, call.response_header("content-encoding")))
     reply = reader.finish()
     if reply is not None and reply.error:
         return replace(call, outcome=Outcome.STREAM_ERROR, error=reply.error)
-    if streamed and (reply is None or not reply.complete):
+    if reply is None or not reply.complete:
         return replace(call, outcome=Outcome.TRUNCATED, error="upstream: the stream ended before its last event")
     return call
