@@ -35,7 +35,7 @@ def find(state: State, new: New, lines: Sequence[Line]) -> Found | None:
             found = compare(state, new, line, mark)
             if best is None or _order(state, new, found) >= _order(state, new, best):
                 best = found
-    if best is not None and best.rank == 0:
+    if best is not None and best.rank == 0 and (new.pooled or len(lines) > 1):
         best = most_kept(state, new, lines) or best
     return best
 
