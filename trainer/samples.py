@@ -5,7 +5,7 @@ sampled  =  trained  +  excused (side_call, aborted, opaque, ...)
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -94,15 +94,20 @@ class Selection:
         return self.trained_tokens + sum(one.tokens for one in self.excused)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Chosen:
     turn: Turn
     rendered: Rendered
-    prompt_ids: Ids = field(init=False)
-    """A view into a later prompt where that one goes on with it, so that a thread's prompts are stored once."""
+    line: list["_Chosen"] = field(default_factory=list)
+    """This one and those whose prompts start its prompt: views into it, so that a line's tokens are stored once."""
 
-    def __post_init__(self) -> None:
-        self.prompt_ids = self.rendered.prompt_ids
+    def grow_from(self, before: "_Chosen | None") -> None:
+        ids = self.rendered.prompt_ids
+        if before is not None and before.line[-1] is before and _starts(ids, before.rendered.prompt_ids):
+            self.line = before.line
+            for one in self.line:
+                one.rendered = replace(one.rendered, prompt_ids=ids[: len(one.rendered.prompt_ids)])
+        self.line.append(self)
 
 
 def samples(
@@ -156,13 +161,11 @@ def _select(
             silent += 1
             continue
         one = chosen[turn.index] = _Chosen(turn, rendered)
-        before = chosen.get(turn.parent) if turn.parent is not None else None
-        if before is not None and _starts(one.prompt_ids, before.prompt_ids):
-            before.prompt_ids = one.prompt_ids[: len(before.prompt_ids)]
+        one.grow_from(chosen.get(turn.parent) if turn.parent is not None else None)
     return Selection(
         samples=tuple(
             Sample(
-                one.prompt_ids,
+                one.rendered.prompt_ids,
                 one.rendered.completion_ids,
                 advantages.get(one.turn.session, 1.0),
                 one.rendered.logprobs,

@@ -85,9 +85,11 @@ def test_a_call_that_cannot_be_rendered_is_excused_in_the_templates_words() -> N
 
 def test_prompts_of_one_thread_share_their_memory() -> None:
     first = turn(0, user("hi"), reply=reply("ok"), kind=Kind.ROOT)
-    second = turn(1, user("hi"), assistant("ok"), user("more"), reply=reply("yes"), parent=0)
-    one, two = selected(Trajectory((first, second))).samples
-    assert np.shares_memory(np.asarray(one.prompt_ids), np.asarray(two.prompt_ids))
+    grown = (user("hi"), assistant("ok"), user("more"))
+    second = turn(1, *grown, reply=reply("yes"), parent=0)
+    third = turn(2, *grown, assistant("yes"), user("and"), reply=reply("no"), parent=1)
+    *before, last = selected(Trajectory((first, second, third))).samples
+    assert all(np.asarray(s.prompt_ids).base is last.prompt_ids for s in before)
 
 
 def test_samples_carry_call_rollout_thread_and_advantage() -> None:

@@ -191,7 +191,7 @@ class Writer:
 
     def add(self, trajectory: str, selection: Selection, trie: TokenTrie) -> None:
         for one in records(trajectory, selection, trie):
-            fields = asdict(one)
+            fields = {name: getattr(one, name) for name in SCHEMA.names} | {"owners": [asdict(o) for o in one.owners]}
             self._jsonl.write(orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE))
             self._group.append(fields)
             self._tokens += len(one.input_ids)
