@@ -217,9 +217,8 @@ class Gatherer:
 
     def _end(self, last: Json) -> None:
         self._stop = b.string(last.get("stop_reason")) or self._stop
-        self._usage = b.merge(
-            _usage(b.obj(last.get("usage"))), self._usage
-        )  # cumulative: the newest count is the count
+        counted = _usage(b.obj(last.get("usage")))
+        self._usage = b.merge(counted, self._usage)  # cumulative: the newest count is the count
         for edit in b.arr(b.obj(last.get("context_management")).get("applied_edits")):
             if _applied(b.obj(edit)):
                 self._edits.append(b.string(b.obj(edit).get("type")) or "unknown")

@@ -171,8 +171,7 @@ class Gatherer:
         else:
             return
         self._seen = True
-        if kind not in _DELTAS:  # a delta's own `logprobs` cover one item's text, not the tokens of the reply
-            self._served.take(data)
+        self._served.take(data)
 
     def done(self) -> None:
         """Not a word of this format."""

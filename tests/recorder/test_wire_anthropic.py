@@ -269,6 +269,12 @@ class TestStreams:
         assert (reply.error, reply.complete) == ("overloaded_error: Overloaded", False)
         assert reply.message.blocks == (Block("text", "Hi there"),)
 
+    def test_an_error_event_counts_though_the_stream_then_ends_as_usual(self) -> None:
+        error = {"type": "error", "error": {"type": "api_error", "message": "boom"}}
+        reply = stream(start(), *TEXT, error, ends("end_turn"), STOP)
+        assert reply is not None
+        assert (reply.error, reply.complete) == ("api_error: boom", False)
+
     def test_a_stream_that_stops_before_message_stop_is_not_complete(self) -> None:
         reply = stream(start(), *TEXT, ends("end_turn"))
         assert reply is not None
@@ -283,7 +289,9 @@ class TestStreams:
 
     def test_a_second_message_start_gives_up_the_first_sample(self) -> None:
         again = {"type": "message_start", "message": {"id": "msg_2", "usage": {"input_tokens": 9}}}
-        reply = stream(start(input_tokens=1), *TEXT, again, opens(0, type="text", text="new"), ends("end_turn"), STOP)
+        half = opens(1, type="tool_use", id="t1", name="T", input={})
+        new = opens(0, type="text", text="new")
+        reply = stream(start(input_tokens=1), *TEXT, half, again, new, ends("end_turn"), STOP)
         assert reply is not None
         assert reply.message.blocks == (Block("text", "new"),)
         assert (reply.id, reply.usage.input, reply.complete) == ("msg_2", 9, True)

@@ -168,6 +168,17 @@ class TestRead:
         a, b = (exchange(call({"messages": [m]})).messages[0] for m in (plain, marked))
         assert a is b
 
+    def test_the_same_json_means_in_each_format_what_it_means_there(self) -> None:
+        use = {"type": "tool_use", "id": "t1", "name": "only-here", "input": {}}
+        body = {"messages": [{"role": "assistant", "content": [use]}]}
+        assert [b.kind for b in exchange(call(body)).messages[0].blocks] == ["tool_call"]
+        assert [b.kind for b in exchange(call(body, url=CHAT)).messages[0].blocks] == ["other"]
+
+    def test_json_deeper_than_python_walks_is_opaque(self) -> None:
+        deep = b'{"type":"file","file":' * 990 + b"1" + b"}" * 990
+        got = read(call(b'{"messages":[{"role":"user","content":[' + deep + b"]}]}", url=CHAT))
+        assert got == Opaque("openai_chat", "expected JSON of sane depth, got more than Python can walk")
+
     def test_equal_heads_of_two_calls_are_one_object(self) -> None:
         body = {"model": "m", "system": "You are", "messages": []}
         a, b, c = (exchange(call(x)).head for x in (body, {**body, "max_tokens": 9}, {**body, "model": "n"}))
