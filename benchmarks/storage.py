@@ -2,8 +2,8 @@
 
     python benchmarks/storage.py [--turns 2000]
 
-Prints raw and stored bytes at turns 50, 100 and 200, MB/s of request bodies, milliseconds a call
-around call 100 and the last. The session is drawn from a seed and shaped like Claude Code's: the billing block changes every time,
+Prints raw and stored bytes at turns 50, 100 and 200, MB/s of request bodies, and milliseconds a call around call 100
+and the last. The session is drawn from a seed and shaped like Claude Code's: the billing block changes every time,
 `cache_control` moves, tools and system stay, each turn appends an assistant message with a tool call and its result.
 """
 
@@ -28,7 +28,7 @@ EVENTS_A_REPLY = 200
 
 
 class Words:
-    """Text with the statistics of code and prose: 4000 words, the frequent ones short (Zipf). zlib: 2.7 times smaller."""
+    """Text with the statistics of code and prose: 4000 words, the frequent ones short (Zipf)."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

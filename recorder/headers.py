@@ -10,13 +10,36 @@ from urllib.parse import quote, unquote_plus, urlsplit, urlunsplit
 REDACTED = "REDACTED"
 
 KEPT = frozenset(
-    """
-    content-type content-encoding content-length transfer-encoding user-agent retry-after date
-    request-id x-request-id x-client-request-id x-amzn-requestid openai-processing-ms
-    anthropic-version anthropic-beta anthropic-client-capabilities anthropic-dangerous-direct-browser-access
-    openai-version openai-beta x-app originator version
-    x-session-id x-session-affinity x-parent-session-id session-id thread-id conversation-id x-goog-api-client
-    """.split()
+    (
+        "content-type",
+        "content-encoding",
+        "content-length",
+        "transfer-encoding",
+        "user-agent",
+        "retry-after",
+        "date",
+        "request-id",
+        "x-request-id",
+        "x-client-request-id",
+        "x-amzn-requestid",
+        "openai-processing-ms",
+        "anthropic-version",
+        "anthropic-beta",
+        "anthropic-client-capabilities",
+        "anthropic-dangerous-direct-browser-access",
+        "openai-version",
+        "openai-beta",
+        "x-app",
+        "originator",
+        "version",
+        "x-session-id",
+        "x-session-affinity",
+        "x-parent-session-id",
+        "session-id",
+        "thread-id",
+        "conversation-id",
+        "x-goog-api-client",
+    )
 )
 """Names that say who speaks, which format, and how it ended (WIRE.md section 2)."""
 
@@ -40,7 +63,21 @@ FORBIDDEN = re.compile(
 """Kept by no prefix: a vendor may add `x-codex-token` one day. Rate limits count `tokens`, plural."""
 
 KEPT_QUERY = frozenset(
-    "beta alt api-version client_version stream entrypoint limit order after before include model version".split()
+    (
+        "beta",
+        "alt",
+        "api-version",
+        "client_version",
+        "stream",
+        "entrypoint",
+        "limit",
+        "order",
+        "after",
+        "before",
+        "include",
+        "model",
+        "version",
+    )
 )
 
 
