@@ -17,25 +17,17 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
+from trainer.causes import NONE, causes, evicted_share
 from trainer.engines.step import Engine
 from trainer.episodes import Episode
 from trainer.liveview import divergence, hidden_states, score
-from trainer.physical import stream, threads
 from trainer.schemes import OWN_ENGINE, SCHEMES, Plan, engine_for, plan
 from trainer.sources import Source
-from trainer.trie import Floats, Sample, TokenTrie
+from trainer.trie import Floats, TokenTrie
 
 Reference = Literal["auto", "served", "live"]
-GROWING = ("root", "append", "forked", "model_switched")
-"""Kinds that leave everything before them in place."""
 COMPARED = tuple(name for name in SCHEMES if name not in OWN_ENGINE)
 """Schemes in the table if none are named."""
-EDIT = "edit"
-"""Cause where nobody said what kind the edit was."""
-NONE = "none"
-"""Cause of tokens whose trained context is token for token the one they were sampled in: the floor."""
-UNTOLD = "retokenised"
-"""Cause where messages only grew, yet tokens differ: a reply was rendered otherwise when it came back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +93,6 @@ def drift(
     `kl` also compares whole distributions, which costs one more forward a scheme. `step` hears what is being done.
     """
     episodes = source.episodes
-    engines = {scheme: engine_for(scheme, "auto" if scheme in OWN_ENGINE else engine) for scheme in schemes}
     plans = {scheme: [plan(scheme, episode) for episode in episodes] for scheme in schemes}
     measured: dict[str, list[_Measured]] = {scheme: [] for scheme in schemes}
     references: dict[str, int] = {}
@@ -111,11 +102,13 @@ def drift(
         rollout = _rollout(model, episode, reference, kl=kl)
         for label, count in rollout.sources.items():
             references[label] = references.get(label, 0) + count
-        for scheme in schemes:
-            step(f"{name}: {scheme}")
-            measured[scheme].append(_measure(plans[scheme][number], rollout, model, engines[scheme], kl=kl))
+        for chosen, members in _by_engine(schemes, engine):
+            step(f"{name}: {', '.join(members)}")
+            together = [plans[scheme][number] for scheme in members]
+            for scheme, done in zip(members, _measure(together, rollout, model, chosen, kl=kl), strict=True):
+                measured[scheme].append(done)
     rows = [row for scheme in schemes for row in _rows(scheme, plans[scheme], measured[scheme])]
-    evicted = [c for c in map(_evicted, episodes) if c > 0]
+    evicted = [c for c in map(evicted_share, episodes) if c > 0]
     return Drift(
         rows=tuple(rows),
         references=references,
@@ -166,59 +159,38 @@ def _rollout(model: nn.Module, episode: Episode, reference: Reference, *, kl: bo
     return _Rollout(tuple(logprobs), hidden, sources)
 
 
-def _measure(one: Plan, rollout: _Rollout, model: nn.Module, engine: Engine, *, kl: bool) -> _Measured:
-    found = engine.logprobs(model, TokenTrie.build(one.samples))
+def _by_engine(schemes: Sequence[str], engine: str) -> list[tuple[Engine, list[str]]]:
+    """The schemes that one engine can score together, and those that bring their own."""
+    shared = [scheme for scheme in schemes if scheme not in OWN_ENGINE]
+    found = [(engine_for(scheme, "auto"), [scheme]) for scheme in schemes if scheme in OWN_ENGINE]
+    return [(engine_for(shared[0], engine), shared), *found] if shared else found
+
+
+def _measure(
+    plans: Sequence[Plan], rollout: _Rollout, model: nn.Module, engine: Engine, *, kl: bool
+) -> Iterator[_Measured]:
+    """All plans in one trie: R_N is a branch of logittree's, and H_T goes along with another up to the first edit."""
+    found = engine.logprobs(model, TokenTrie.build(s for one in plans for s in one.samples))
+    for one in plans:
+        mine, found = found[: len(one.samples)], found[len(one.samples) :]
+        yield _compare(one, mine, rollout, model, kl=kl)
+
+
+def _compare(one: Plan, found: Sequence[Tensor], rollout: _Rollout, model: nn.Module, *, kl: bool) -> _Measured:
     hidden = hidden_states(model, one.samples) if kl else ()
     off: list[Floats] = [np.zeros(0)]
     divergences: list[Floats] = [np.zeros(0)]
-    causes: list[str] = []
-    for index, (origin, cause) in enumerate(zip(one.origins, _causes(one), strict=True)):
+    blamed: list[str] = []
+    for index, (origin, cause) in enumerate(zip(one.origins, causes(one), strict=True)):
         span = slice(origin.start, origin.stop)
         off_K = np.abs(_numbers(found[index]) - rollout.logprobs[origin.sample][span])
         known_K = ~np.isnan(off_K)
         off.append(off_K[known_K])
-        causes += [cause] * int(known_K.sum())
+        blamed += [cause] * int(known_K.sum())
         if kl:
             kl_K = divergence(model, rollout.hidden[origin.sample][span], hidden[index])
             divergences.append(_numbers(kl_K)[known_K])
-    return _Measured(np.concatenate(off), tuple(causes), np.concatenate(divergences) if kl else None)
-
-
-def _causes(one: Plan) -> Iterator[str]:
-    """For each of the plan's samples the edit that its context is wrong about."""
-    samples = one.episode.samples
-    edits = {index: found for members in threads(samples) for found in [_edits(one, members)] for index in members}
-    for part, origin in zip(one.samples, one.origins, strict=True):
-        if one.scheme not in OWN_ENGINE and _same(part, samples[origin.sample], origin.start):
-            yield NONE
-        elif one.scheme == "naive-compressed":  # knows the end of the story: the first edit after the call
-            yield next((kind for index, kind in edits[origin.sample] if index > origin.sample), UNTOLD)
-        else:  # still sees, or was encoded seeing, what had gone: the last edit before the call
-            last = next((kind for index, kind in reversed(edits[origin.sample]) if index <= origin.sample), None)
-            yield last or (NONE if one.scheme in OWN_ENGINE else UNTOLD)
-
-
-def _edits(one: Plan, members: Sequence[int]) -> list[tuple[int, str]]:
-    """The calls of a thread whose context did not go on from all of the one before, each with the edit's name."""
-    views = stream([one.episode.samples[i] for i in members]).views
-    found = []
-    for before, view, index in zip(views, views[1:], members[1:], strict=False):
-        if not np.array_equal(view[: len(before)], before):
-            kind = one.episode.kinds[index]
-            found.append((index, EDIT if not kind else UNTOLD if kind in GROWING else kind))
-    return found
-
-
-def _same(part: Sample, original: Sample, start: int) -> bool:
-    prompt = np.asarray(part.prompt_ids)
-    return len(prompt) == len(original.prompt_ids) + start and bool((prompt == original.ids()[: len(prompt)]).all())
-
-
-def _evicted(episode: Episode) -> float:
-    """Share of the tokens that ever stood in a context of the episode and were evicted later."""
-    streams = [stream([episode.samples[i] for i in members]) for members in threads(episode.samples)]
-    total = sum(len(one.ids_H) for one in streams)
-    return sum(int((one.omega_H < len(one.ids_H)).sum()) for one in streams) / total if total else 0.0
+    return _Measured(np.concatenate(off), tuple(blamed), np.concatenate(divergences) if kl else None)
 
 
 def _rows(scheme: str, plans: Sequence[Plan], measured: Sequence[_Measured]) -> Iterator[DriftRow]:
