@@ -16,6 +16,7 @@ from treebuilder import wording
 from treebuilder.arrival import New, Prepared, prepare
 from treebuilder.classify import Verdict, head_change, judge
 from treebuilder.diff import Edit, diff
+from treebuilder.headers import key_and_lane, said_outright
 from treebuilder.hindsight import (
     is_aside,
     promote,
@@ -113,13 +114,15 @@ class Builder:
         return make_turn(self.state, new, line, Verdict(kind, 1.0, (evidence,)))
 
     def _judge(self, new: New) -> Turn:
-        said = self._by_header(new)
+        said = said_outright(new, structural=self.state.structural)
         if said is not None and said.kind is Kind.SIDE_CALL:
             return make_turn(self.state, new, self.state.line(new, "title", "title"), said)
-        key, lane = self._key(new)
+        key, lane = key_and_lane(new.hints)
         every = self.state.lines.get(new.scope, ())
-        lines = [line for line in every if line.lane != "title" and (new.pooled or line.key == key)]
+        lines = [line for line in every if line.lane != "title" and self._open_to(new, line, key)]
         found = find(self.state, new, lines)
+        if found is not None and found.rank == 0 and not key and self._is_handed_over(new, found):
+            found = None  # an agent whose harness gives it no id of its own
         if said is not None and said.kind is Kind.SUMMARY_REQUEST:
             return self._summary_request(new, found, said, key, lane)
         if found is None or not belongs(self.state, new, found):
@@ -132,27 +135,13 @@ class Builder:
             found = quoted
         return self._continue(new, found)
 
-    def _by_header(self, new: New) -> Verdict | None:
-        """What headers and known wording say about a call that is not simply the next."""
-        hints = new.hints
-        if hints.compaction or hints.request_class == "compaction":
-            return Verdict(Kind.SUMMARY_REQUEST, 1.0, (f"header:x-claude-code-compaction={hints.compaction or 'yes'}",))
-        if hints.request_class == "auxiliary":
-            return Verdict(Kind.SIDE_CALL, 1.0, ("header:x-claude-code-request-class=auxiliary",))
-        if self.state.structural:
-            return None
-        words = wording.asks_for_title(new.head, new.fresh)
-        if words:
-            return Verdict(Kind.SIDE_CALL, 0.95, (f"wording:{words}",))
-        words = wording.asks_for_summary(new.head, new.fresh)
-        return Verdict(Kind.SUMMARY_REQUEST, 0.95, (f"wording:{words}",)) if words else None
+    def _open_to(self, new: New, line: Line, key: str) -> bool:
+        """May the call belong to this line? A call without an agent's id can be any agent's that was found without."""
+        return new.pooled or line.key == key or (not key and line.key.startswith("agent:"))
 
-    def _key(self, new: New) -> tuple[str, str]:
-        if new.hints.agent:
-            return new.hints.agent, f"agent:{new.hints.agent}"
-        if new.hints.parent_session:
-            return "", f"agent:{new.hints.session}"
-        return "", "main"
+    def _is_handed_over(self, new: New, found: Found) -> bool:
+        head = self.state.turns[found.mark.turn].head
+        return head.digest != new.head.digest and delegator(self.state, new)[0] is not None
 
     def _begin(self, new: New, key: str, lane: str) -> Turn:
         """Nothing of this call was seen in its scope: a root, a fork of another session, an agent, or an aside."""
@@ -179,7 +168,8 @@ class Builder:
             evidence.append(f"link:prompt given in tool call {call_name} of turn {origin}")
             if lane == "main":
                 lane = f"agent:{new.ids.last.hex()[:8]}" if new.ids else lane
-                line = self.state.line(new, lane, lane, fresh=True, session=self.state.turns[origin].session)
+                session = new.hints.session or self.state.turns[origin].session
+                line = self.state.line(new, lane, lane, fresh=True, session=session)
             else:
                 line = self.state.line(new, key, lane, fresh=True)
             return make_turn(self.state, new, line, Verdict(Kind.ROOT, 0.95, tuple(evidence)), origin=origin)
@@ -194,9 +184,9 @@ class Builder:
         line = found.line
         tip = line.tip
         assert tip is not None
-        if found.mark is not tip and found.rank in (1, 4) and new.pooled:
+        if found.mark is not tip and found.rank in (1, 4) and not new.hints.agent:
             reason = strayed(self.state, new, found)
-            if reason:
+            if reason.startswith("link:") or (reason and new.pooled):
                 split(self.state, line, found.mark, reason)
                 tip = found.mark
         if found.rank in (2, 3, 4) and found.mark is tip:

@@ -87,6 +87,8 @@ def most_kept(state: State, new: New, lines: Sequence[Line], *, reply_alone: boo
 def belongs(state: State, new: New, found: Found) -> bool:
     """A session's id ties a call to its line; without one, something sampled must be kept, or a failure retried."""
     first = state.turns[found.line.members[0]]
+    if not new.pooled and found.line.key.startswith("agent:") and not found.rank:
+        return False
     if not new.pooled:
         if found.rank or found.shared:
             return True
@@ -158,7 +160,8 @@ def delegator(state: State, new: New) -> tuple[int | None, str]:
     scopes = [new.scope]
     if new.hints.parent_session:
         scopes.append(f"session:{new.hints.parent_session}")
-    for scope in scopes:
+    scopes += [state.line_of[t.index].scope for t in reversed(state.turns[-NEAR:]) if t.index in state.line_of]
+    for scope in dict.fromkeys(scopes):
         for line in reversed(state.lines.get(scope, [])):
             for mark in reversed(line.marks):
                 reply = state.turns[mark.turn].reply

@@ -170,7 +170,11 @@ class Session:
         return None
 
     def truncate(self) -> None:
-        old = [i for i in self.results()[:-1] if len(self.history[i].plain) > 80 and "..." not in self.history[i].plain]
+        old = [
+            i
+            for i in self.results()[:-1]
+            if all(len(b.plain) > 80 for b in self.history[i].blocks if b.kind == "tool_result")
+        ]
         if not old:
             return self.append()
         self.rewrite_results(Kind.TRUNCATED, lambda t: t.strip()[:60] + "...", old[-1:])
