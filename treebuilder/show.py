@@ -97,9 +97,9 @@ class Picture:
         models = ", ".join(dict.fromkeys(t.head.model for t in turns if t.head.model and not t.kind.aside))
         inside = {t.index for t in turns}
         branches = sum(1 for b in self.trajectory.branches if b.turns[0] in inside)
-        text = Text(session, style="bold")
+        text = Text(session, style="bold", no_wrap=True, overflow="ellipsis")
         counts = (_count(len(turns), "call", "calls"), _count(branches, "branch", "branches"))
-        said = " · ".join(x for x in (harness, models, *counts) if x)
+        said = " · ".join(x for x in (*counts, harness, models) if x)
         return text.append(f"  {said}", style="dim")
 
     def _table(self, threads: Sequence[Thread], width: int) -> Table:

@@ -18,8 +18,7 @@ def drawn(name: str, width: int, *, fold: bool = True) -> list[str]:
 
 def test_a_compacted_session_steps_to_the_right_where_it_was_summarised() -> None:
     assert drawn("claude-code/autocompact", 80) == [
-        "8f42102a-33ff-4414-b9b6-92a70b4f493f  claude-code · claude-opus-5-5 · 10 calls ·",
-        "3 branches",
+        "8f42102a-33ff-4414-b9b6-92a70b4f493f  10 calls · 3 branches · claude-code · cla…",
         "● root                  003   2 msgs 9.1k",
         "│ +3 appends        004-006   8 msgs 10.7k            +1.7k",
         "├╴summary_request       007   8 msgs 16.3k            +5.6k",
