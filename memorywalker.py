@@ -297,7 +297,7 @@ def export(
     tokenizer: Tokenizer,
     session: Sessions = None,
     db: Db = "",
-    format: Annotated[Literal["logittree"], typer.Option(help="Dataset format.")] = "logittree",
+    format: Annotated[Literal["logittree", "tree", "trl-sft"], typer.Option(help="Dataset format.")] = "logittree",
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -322,9 +322,14 @@ def export(
     if json:
         _line(manifest.json().decode())
         return
-    for line in manifest.lines():
-        _line(line)
-    _line(f"written to {out}")
+    counts = manifest.counts
+    excused = ", ".join(f"{tokens:,} {reason}" for reason, tokens in sorted(counts.excused_tokens.items()))
+    sampled = counts.trained_tokens + sum(counts.excused_tokens.values())
+    _line(f"{counts.rows:,} rows from {counts.trajectories} sessions, {counts.calls} calls, in {out}")
+    _line(f"{sampled:,} sampled tokens = {counts.trained_tokens:,} trained + {excused or '0'} excused")
+    share = counts.call_tokens / max(1, counts.branch_tokens)
+    _line(f"{counts.branch_tokens:,} tokens in rows ({share:.1f} times fewer than a row per call)")
+    _line(f"{counts.trie_tokens:,} distinct tokens in context: what a shared pass computes")
 
 
 @app.command()

@@ -74,7 +74,9 @@ def test_the_guard_sees_a_forbidden_import(tmp_path: Path) -> None:
 def test_no_other_distribution_installs_a_package_of_our_names() -> None:
     owners = packages_distributions()
     for name in (*PACKAGES, "memorywalker"):
-        assert set(owners.get(name, ["memorywalker"])) == {"memorywalker"}, f"{name} is also installed by {owners[name]}"
+        assert set(owners.get(name, ["memorywalker"])) == {"memorywalker"}, (
+            f"{name} is also installed by {owners[name]}"
+        )
 
 
 def test_the_packages_are_ours_and_not_a_namesake() -> None:
@@ -82,4 +84,3 @@ def test_the_packages_are_ours_and_not_a_namesake() -> None:
     for name in PACKAGES:
         __import__(name)
         assert Path(sys.modules[name].__file__ or "").parent == ROOT / name
-
