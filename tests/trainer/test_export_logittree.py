@@ -6,7 +6,7 @@ from pathlib import Path
 import orjson
 import pyarrow.parquet as pq
 import pytest
-from chats import compacted, renderer
+from chats import assistant, compacted, renderer, reply, thinking, turn, user
 
 from recorder.errors import ExportError
 from recorder.importing import read_har
@@ -15,7 +15,7 @@ from trainer.export.logittree import SCHEMA
 from trainer.samples import samples
 from trainer.trie import TokenTrie
 from treebuilder.build import build
-from treebuilder.tree import Trajectory
+from treebuilder.tree import Kind, Trajectory
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 NAMES = (
@@ -68,6 +68,21 @@ class TestReadBack:
         tokenizer = renderer("qwen3").tokenizer
         last = owners[-1]
         assert tokenizer.decode(ids[last["start"] : last["stop"]]) == "it was broken<|im_end|>"
+
+    def test_a_row_that_forks_because_thinking_was_dropped_says_so(self, tmp_path: Path) -> None:
+        asked, spoken = user("hi"), assistant(thinking("so"), "well")
+        dropping = Trajectory(
+            (
+                turn(0, asked, reply=reply(thinking("so"), "well"), kind=Kind.ROOT),
+                turn(1, asked, spoken, user("and"), reply=reply("ok"), parent=0),
+            )
+        )
+        export([dropping], renderer("qwen3"), out=tmp_path / "d")
+        written = lines(tmp_path / "d" / "rows.jsonl")
+        assert [(w["fork_kind"], [o["kind"] for o in w["owners"]]) for w in written] == [  # type: ignore[attr-defined]
+            ("root", ["root"]),
+            ("echo", ["append"]),
+        ]
 
     def test_excused_calls_are_listed(self, tmp_path: Path) -> None:
         export([compacted()], renderer("qwen3"), out=tmp_path / "d")

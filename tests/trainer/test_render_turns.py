@@ -195,6 +195,15 @@ class TestThinkStripping:
     def test_a_reply_without_thinking_gets_no_empty_think_block_that_nobody_sampled(self) -> None:
         assert rendered("qwen3", HI)[1] == "hello<|im_end|>"
 
+    def test_nor_where_the_template_knows_no_tools_either(self) -> None:
+        two_roles = with_template(
+            "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+            "{{ '<|im_start|>' + m.role + '\n' }}{{ '<think>\n\n</think>\n\n' if loop.last and m.role == 'assistant' }}"
+            "{{ m.content + '<|im_end|>\n' }}{% endfor %}{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
+        )
+        got = two_roles.render(HI)
+        assert two_roles.tokenizer.decode(got.completion_ids) == "hello<|im_end|>"
+
     def test_a_generation_prompt_that_opens_the_thinking_belongs_to_the_prompt(self) -> None:
         opening = tiny_tokenizer("qwen3").chat_template.replace(
             "{{- '<|im_start|>assistant\\n' }}", "{{- '<|im_start|>assistant\\n<think>\\n' }}"
