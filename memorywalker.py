@@ -46,7 +46,8 @@ Db = Annotated[
     str, typer.Option("--db", metavar="FILE|URL", help="Database; MEMORYWALKER_DB, else one in your data folder.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line on stdout.")]
-Route = Annotated[Literal["proxy", "base-url"], typer.Option(help="How the agent reaches us: HTTPS proxy or base URL.")]
+RouteName = Literal["proxy", "base-url"]
+Route = Annotated[RouteName, typer.Option(help="How the agent reaches us: HTTPS proxy or base URL.")]
 Upstream = Annotated[str | None, typer.Option(metavar="URL", help="Send model calls to this server instead.")]
 Harness = Annotated[str | None, typer.Option(help="Profile to use where the command's name does not tell.")]
 Hosts = Annotated[list[str] | None, typer.Option("--host", help="Another model host to open and record; repeatable.")]
@@ -56,11 +57,11 @@ Sessions = Annotated[
     list[str] | None, typer.Argument(metavar="[SESSION]...", help="Sessions, or the start of their ids.")
 ]
 Structural = Annotated[bool, typer.Option("--structural", help="Ignore headers, ids and known wording.")]
-Scheme = Literal["logittree", "naive-compressed", "naive-full"]
+Scheme = Literal["logittree", "mask4d", "naive-compressed", "naive-full"]
 Model = Annotated[str, typer.Option("--model", help="Name or folder of a causal LM; smollm2 = the packaged one.")]
-Engine = Annotated[
-    Literal["auto", "separate", "packed", "depth-first"], typer.Option(help="How a trie is computed; all are exact.")
-]
+EngineName = Literal["auto", "separate", "packed", "depth-first"]
+Engine = Annotated[EngineName, typer.Option(help="How a trie is computed; all are exact.")]
+Format = Literal["logittree", "tree", "trl-sft"]
 Rows = Annotated[Path | None, typer.Option(metavar="DIR", help="Use this logittree export, not the database.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it exists.")]
 MaxHead = Annotated[int | None, typer.Option(min=0, help="Shorten each call's system text and tools; it is said.")]
@@ -251,7 +252,6 @@ def verify(db: Db = "", json: Json = False) -> int:
 def tree(session: Sessions = None, db: Db = "", structural: Structural = False, json: Json = False) -> None:
     """What happened to the context, one line a call: kind, what left, what came, how sure, on what evidence."""
     from treebuilder.show import line
-
     from treebuilder.tree import rows
 
     for one in rows(_of_sessions(db, session, structural=structural)):
@@ -297,7 +297,7 @@ def export(
     tokenizer: Tokenizer,
     session: Sessions = None,
     db: Db = "",
-    format: Annotated[Literal["logittree", "tree", "trl-sft"], typer.Option(help="Dataset format.")] = "logittree",
+    format: Annotated[Format, typer.Option(help="Dataset format.")] = "logittree",
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -385,7 +385,9 @@ def drift(
     session: Sessions = None,
     db: Db = "",
     rows: Rows = None,
-    schemes: Annotated[str, typer.Option(metavar="NAME,...", help="Schemes to compare.")] = ",".join(get_args(Scheme)),
+    schemes: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Schemes to compare.")
+    ] = "logittree,naive-compressed,naive-full",
     engine: Engine = "auto",
     kl: Annotated[bool, typer.Option("--kl", help="Compare whole distributions too.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a plot there, too.")] = None,
