@@ -202,3 +202,16 @@ def test_a_scheme_without_tokens_shows_no_number(model: PreTrainedModel) -> None
 def test_the_plot_is_a_picture(found: Drift, tmp_path: Path) -> None:
     plot(found, tmp_path / "drift.png")
     assert (tmp_path / "drift.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_survivor_behind_a_hole_is_held_against_its_own_token(model: PreTrainedModel) -> None:
+    before, after = Sample([11, 12], [21, 22, 23]), Sample([11, 12, 21, 23, 13], [31])  # 22 was cut out of the reply
+    expected = abs(_logprob(model, [11, 12, 21, 22], 23) - _logprob(model, [11, 12, 21], 23))
+    found = drift(Source.of([before, after]), model=model, schemes=["naive-compressed"])
+    assert found.row("naive-compressed", "edit").max == pytest.approx(expected, abs=1e-5)
+    assert (found.row("naive-compressed").tokens, found.row("naive-compressed").lost) == (3, 1)
+
+
+def _logprob(model: PreTrainedModel, context: list[int], token: int) -> float:
+    with torch.no_grad():
+        return float(model(input_ids=torch.tensor([context])).logits[0, -1].log_softmax(-1)[token])

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 
 from recorder.errors import SourceError
@@ -98,3 +99,34 @@ def test_calls_that_are_too_long_are_left_out_and_counted(
 
 def test_only_the_sessions_asked_for_are_taken(trajectory: Trajectory, renderer: Renderer) -> None:
     assert from_trajectories([trajectory], renderer, sessions=[]).episodes == ()
+
+
+def test_a_call_written_in_two_rows_is_one_sample_again(tmp_path: Path) -> None:
+    """Calls 1 and 2 both sampled 3, then went apart: 3 4 and 3 5. Row 0 owns the 3 for both."""
+    common = {"thread": "main", "kind": "retry", "advantage": 0.5}
+    rows = [
+        {
+            "trajectory": "t",
+            "input_ids": [1, 2, 3, 4],
+            "logprobs": [None, None, -0.3, -0.4],
+            "owners": [
+                {"call": 1, "turn": 0, "start": 2, "stop": 4, **common},
+                {"call": 2, "turn": 1, "start": 2, "stop": 3, **common},
+            ],
+        },
+        {
+            "trajectory": "t",
+            "input_ids": [1, 2, 3, 5],
+            "logprobs": [None, None, None, -0.5],
+            "owners": [{"call": 2, "turn": 1, "start": 3, "stop": 4, **common}],
+        },
+    ]
+    (tmp_path / "rows.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    (tmp_path / "manifest.json").write_bytes(b'{"conservation": {"excused": {"aborted": {"calls": 1, "tokens": 7}}}}')
+    source = from_export(tmp_path)
+    assert [(call, prompt, sampled) for _, call, _, _, prompt, sampled in told(source)] == [
+        (1, [1, 2], [3, 4]),
+        (2, [1, 2], [3, 5]),
+    ]
+    assert [np.asarray(s.logprobs).tolist() for s in source.episodes[0].samples] == [[-0.3, -0.4], [-0.3, -0.5]]
+    assert source.excused == {"aborted": 7}
