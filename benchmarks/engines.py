@@ -52,6 +52,9 @@ class RowPerCall:
     def logprobs(self, model: torch.nn.Module, trie: TokenTrie) -> tuple[torch.Tensor, ...]:
         return tuple(Separate().logprobs(model, TokenTrie.build([s]))[0] for s in trie.samples)
 
+    def states(self, model: torch.nn.Module, trie: TokenTrie) -> tuple[torch.Tensor, ...]:
+        return tuple(Separate().states(model, TokenTrie.build([s]))[0] for s in trie.samples)
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -170,7 +173,7 @@ def bound(trie: TokenTrie, shape: Shape) -> float:
 
 
 def measured(run: Callable[[], object], *, device: str) -> tuple[float, float]:
-    """Seconds and peak MB of one call, above what was held before; on CPU processor seconds, whatever else is running."""
+    """Seconds and peak MB of one call, above what was held before; on CPU processor seconds, whatever else runs."""
     if device == "cuda":
         run()
         torch.cuda.synchronize()

@@ -11,7 +11,7 @@ The weights of a trie always add up to its number of trained tokens, whatever th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -41,8 +41,10 @@ class Scored:
 class Terms(Protocol):
     """An objective bound to one trie."""
 
-    weight_N: Tensor
-    """Sums to the number of trained tokens; 0 = not trained."""
+    @property
+    def weight_N(self) -> Tensor:
+        """Sums to the number of trained tokens; 0 = not trained."""
+        ...
 
     def __call__(self, scored: Scored) -> Tensor:
         """Their share of the loss, a scalar; the shares of all tokens add up to the loss."""
@@ -84,6 +86,24 @@ def grpo(
     `entropy` adds the mean entropy to the statistics.
     """
     return _Grpo(per, over, clip, clip if clip_high is None else clip_high, beta, entropy)
+
+
+def sdcc(
+    live: Sequence[Tensor],
+    diverging: Sequence[NDArray[np.bool_]],
+    head: Callable[[Tensor], Tensor],
+    *,
+    strength: float,
+    task: Objective | None = None,
+    over: float | None = None,
+) -> Objective:
+    """The task's loss plus `strength` * mean over diverging tokens of KL(live view || this context), full vocabulary.
+
+    `live`: for each sample the hidden states (n, D) that its tokens had in their live view, from `Engine.states`;
+    `head` turns them into logits, without gradient. `over`: as in `nll`, the diverging tokens of a whole step.
+    With strength 0, or nothing diverging, it is the task itself (METHOD.md section 3).
+    """
+    return _Sdcc(tuple(live), tuple(diverging), head, strength, task or nll(), over)
 
 
 def weights(trie: TokenTrie, *, trained_N: NDArray[np.bool_], per: Per) -> NDArray[np.float64]:
@@ -172,6 +192,54 @@ class _Grpo:
         weight_N = weights(trie, trained_N=trained_N, per=self.per)
         scale = _scale(weight_N, trie, self.per, self.over)
         return _Sum(torch.as_tensor(weight_N, dtype=dtype, device=device), scale, terms)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sdcc:
+    live: tuple[Tensor, ...]
+    diverging: tuple[NDArray[np.bool_], ...]
+    head: Callable[[Tensor], Tensor]
+    strength: float
+    task: Objective
+    over: float | None
+
+    def bind(self, trie: TokenTrie, *, trained_N: NDArray[np.bool_], device: torch.device, dtype: torch.dtype) -> Terms:
+        task = self.task.bind(trie, trained_N=trained_N, device=device, dtype=dtype)
+        diverging_N = np.concatenate([np.zeros(0, dtype=bool), *self.diverging]) & trained_N
+        if not self.strength or not diverging_N.any():
+            return task
+        where = torch.as_tensor(diverging_N, device=device)
+        return _Conditioned(task, torch.cat(self.live), where, self.head, self.strength, self.over or int(where.sum()))
+
+
+@dataclass(slots=True, eq=False)
+class _Conditioned:
+    task: Terms
+    live_ND: Tensor
+    where_N: Tensor
+    head: Callable[[Tensor], Tensor]
+    strength: float
+    count: float
+    divergence: float = 0.0
+
+    @property
+    def weight_N(self) -> Tensor:
+        return self.task.weight_N
+
+    def __call__(self, scored: Scored) -> Tensor:
+        loss = self.task(scored)
+        at_K = self.where_N[scored.index_K]
+        if not bool(at_K.any()):
+            return loss
+        with torch.no_grad():
+            teacher_CV = self.head(self.live_ND[scored.index_K[at_K]]).to(loss.dtype).log_softmax(-1)
+        student_CV = scored.logits_MV[scored.row_K[at_K]].log_softmax(-1)
+        divergence = (teacher_CV.exp() * (teacher_CV - student_CV)).sum()
+        self.divergence += float(divergence.detach())
+        return loss + self.strength / self.count * divergence
+
+    def stats(self) -> Mapping[str, float]:
+        return {**self.task.stats(), "divergence": self.divergence / self.count}
 
 
 def _or_nan(values: object, size: int) -> NDArray[np.float64]:

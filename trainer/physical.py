@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainer.align import kept
 from trainer.trie import Ids, Index, Owner, Sample, TokenTrie
@@ -101,6 +102,17 @@ def naive_full(samples: Sequence[Sample]) -> Walk:
 def naive_compressed(samples: Sequence[Sample]) -> Walk:
     """R_N of each thread, its last view, surviving sampled tokens trained: every edit is there too early."""
     return _joined([_walk(one, None, indices) for indices, one in _streams(samples)])
+
+
+def diverging(walk: Walk, samples: Sequence[Sample]) -> list[NDArray[np.bool_]]:
+    """For each of the walk's samples, which of its tokens had another prefix when they were sampled (the set C)."""
+    found = []
+    for one, origin in zip(walk.samples, walk.origins, strict=True):
+        live, first = samples[origin.sample], len(one.prompt_ids)
+        begin = len(live.prompt_ids) + origin.start
+        same = begin == first and bool((live.ids()[:begin] == np.asarray(one.prompt_ids)).all())
+        found.append(np.full(len(one.completion_ids), not same))
+    return found
 
 
 def _streams(samples: Sequence[Sample]) -> list[tuple[tuple[int, ...], Stream]]:

@@ -143,7 +143,7 @@ def test_learned_positions_are_refused() -> None:
 
 
 def test_threads_do_not_see_each_other() -> None:
-    """Red when one cache serves all streams."""
+    """Red when all samples are laid into one stream."""
     model = float64_model()
     main, agent = Sample([1, 2], [3, 4]), Sample([5, 6], [7], thread="agent")
     both = engine("mask4d").logprobs(model, TokenTrie.build([main, agent]))

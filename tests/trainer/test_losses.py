@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from oracles import float64_model, gradients, worst
 from torch import Tensor, nn
 
 from trainer.engines import engine
-from trainer.losses import Objective, grpo, nll
+from trainer.losses import Objective, grpo, nll, sdcc
+from trainer.physical import diverging, naive_compressed
 from trainer.trie import Sample, TokenTrie
 
 
@@ -128,3 +130,61 @@ def test_a_divergence_without_reference_is_refused() -> None:
     """Red when NaN is let through."""
     with pytest.raises(ValueError, match=r"beta 0\.001 needs ref_logprobs on every sample; sample 0 has none"):
         engine("separate").backward(float64_model(), TokenTrie.build([Sample([1], [2])]), objective=grpo(beta=1e-3))
+
+
+EVICTED = [Sample([1, 2, 3], [4, 5]), Sample([1, 3, 4, 5, 6], [7, 8])]
+"""2 was evicted after the first call: 4 and 5 survive behind another prefix, 7 and 8 behind their own."""
+
+
+@pytest.mark.parametrize("name", ["separate", "packed", "depth_first"])
+def test_sdcc_is_the_task_plus_the_forward_divergence_from_the_live_view(name: str) -> None:
+    """Red when the direction is turned round, the teacher takes gradients, or the mean is over all tokens."""
+    model, walk = float64_model(), naive_compressed(EVICTED)
+
+    def log_LV(ids: list[int]) -> Tensor:
+        found: Tensor = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+        return found
+
+    student = log_LV([1, 3, 4, 5, 6, 7, 8])
+    teacher = log_LV([1, 2, 3, 4, 5]).detach()[2:4]
+    divergence = (teacher.exp() * (teacher - student[1:3])).sum(-1).mean()
+    loss = -(student[1, 4] + student[2, 5] + student[4, 7] + student[5, 8]) / 4 + 0.5 * divergence
+    torch.autograd.backward(loss)
+    expected = gradients(model)
+
+    chosen, flags = engine(name), diverging(walk, EVICTED)
+    live = chosen.states(model, TokenTrie.build(EVICTED))
+    objective = sdcc([live[0], live[1]], flags, model.lm_head, strength=0.5)  # type: ignore[arg-type]
+    step = chosen.backward(model, walk.trie(), objective=objective)
+
+    assert [flag.tolist() for flag in flags] == [[True, True], [False, False]]
+    assert float(step.loss) == pytest.approx(float(loss.detach()), abs=1e-12)
+    assert step.stats["divergence"] == pytest.approx(float(divergence.detach()), abs=1e-12)
+    assert worst(gradients(model), expected) < 1e-10
+
+
+@pytest.mark.parametrize(("samples", "strength"), [(EVICTED, 0.0), (EVICTED[:1], 1.0)], ids=["lambda 0", "C empty"])
+def test_sdcc_without_a_term_is_naive_compressed_bit_for_bit(samples: list[Sample], strength: float) -> None:
+    """Red when a term of zero is added."""
+    model, walk = float64_model(), naive_compressed(samples)
+    plain = engine("separate").backward(model, walk.trie(), objective=nll())
+    expected = gradients(model)
+    live = engine("separate").states(model, TokenTrie.build(samples))
+    objective = sdcc(live, diverging(walk, samples), model.lm_head, strength=strength)  # type: ignore[arg-type]
+    step = engine("separate").backward(model, walk.trie(), objective=objective)
+
+    assert torch.equal(step.loss, plain.loss)
+    assert all(torch.equal(a, b) for a, b in zip(gradients(model), expected, strict=True))
+
+
+def test_the_divergence_is_zero_where_contexts_agree() -> None:
+    """Red when teacher and student are read from different rows."""
+    model, samples = float64_model(), [Sample([1, 2, 3], [4, 5])]
+    trie = TokenTrie.build(samples)
+    live = engine("separate").states(model, trie)
+    everywhere = [np.ones(2, dtype=bool)]
+    objective = sdcc(live, everywhere, model.lm_head, strength=1.0)  # type: ignore[arg-type]
+    step = engine("separate").backward(model, trie, objective=objective)
+    gradients(model)
+
+    assert step.stats["divergence"] == pytest.approx(0, abs=1e-15)

@@ -39,6 +39,10 @@ class Auto:
         engine, _ = choose(model, trie, chunk_tokens=self.chunk_tokens)
         return engine.logprobs(model, trie)
 
+    def states(self, model: nn.Module, trie: TokenTrie) -> tuple[Tensor, ...]:
+        engine, _ = choose(model, trie, chunk_tokens=self.chunk_tokens)
+        return engine.states(model, trie)
+
 
 def choose(
     model: nn.Module, trie: TokenTrie, *, chunk_tokens: int | None = None, free_bytes: int | None = None

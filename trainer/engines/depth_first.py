@@ -49,11 +49,17 @@ class DepthFirst:
         with torch.no_grad():
             return self._run(model, trie, None, recompute=False).logprobs
 
-    def _run(self, model: nn.Module, trie: TokenTrie, objective: Objective | None, *, recompute: bool) -> Step:
+    def states(self, model: nn.Module, trie: TokenTrie) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            return self._run(model, trie, None, recompute=False, keep=True).states
+
+    def _run(
+        self, model: nn.Module, trie: TokenTrie, objective: Objective | None, *, recompute: bool, keep: bool = False
+    ) -> Step:
         backbone, targets = Backbone(model), Targets.of(trie)
         if why := backbone.obstacle(trie.longest):
-            return instead_of("depth_first", model, trie, objective, why=why)
-        scorer = Scorer(backbone, targets, objective=objective)
+            return instead_of("depth_first", model, trie, objective, keep=keep, why=why)
+        scorer = Scorer(backbone, targets, objective=objective, keep=keep)
         cut = plan(trie, targets.before_U, chunk_tokens=self.chunk_tokens, bush_tokens=self.bush_tokens)
         with backbone.sharing():
             fast = self.kernels and available(backbone, model)

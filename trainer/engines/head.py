@@ -22,7 +22,12 @@ LOGITS_BYTES = 64 << 20  # ours: of one chunk's logits in float32; about three t
 class Scorer:
     """Collects the logprobs of a trie's targets, in any order, and with an objective the loss and its gradients."""
 
-    def __init__(self, backbone: Backbone, targets: Targets, *, objective: Objective | None) -> None:
+    def __init__(
+        self, backbone: Backbone, targets: Targets, *, objective: Objective | None, keep: bool = False
+    ) -> None:
+        """`keep`: hold the hidden states that predict the targets, (U, D)."""
+        self.kept_UD: Tensor | None = None
+        self.keep = keep
         self.backbone = backbone
         self.targets = targets
         dtype = torch.float64 if backbone.dtype == torch.float64 else torch.float32
@@ -47,6 +52,12 @@ class Scorer:
     def gradient(self, hidden_PD: Tensor, target_M: Index, row_M: Index) -> Tensor | None:
         """As `score`, but hands the loss gradient on `hidden_PD` back instead of going on; None without objective."""
         self.scored += len(target_M)
+        if self.keep:
+            if self.kept_UD is None:
+                self.kept_UD = hidden_PD.new_zeros(len(self.ids_U), hidden_PD.shape[1])
+            rows = torch.as_tensor(row_M, device=hidden_PD.device)
+            self.kept_UD[torch.as_tensor(target_M, device=hidden_PD.device)] = hidden_PD.detach()[rows]
+            return None
         grad_PD = None if self.terms is None else torch.zeros_like(hidden_PD)
         size = max(1, LOGITS_BYTES // (4 * self.backbone.vocabulary))
         for begin in range(0, len(target_M), size):
@@ -75,7 +86,14 @@ class Scorer:
         self.loss += loss.detach()
         return loss
 
+    def states(self) -> tuple[Tensor, ...]:
+        kept_UD = self.kept_UD
+        if kept_UD is None:
+            kept_UD = torch.zeros(0, 0, dtype=self.logprob_U.dtype, device=self.logprob_U.device)
+        return self.targets.per_sample(kept_UD)
+
     def step(self, engine: str) -> Step:
         assert self.scored == len(self.ids_U), f"{engine} scored {self.scored} of {len(self.ids_U)} targets"
+        hidden = self.states() if self.keep else ()
         stats = dict(self.terms.stats()) if self.terms is not None else {}
-        return Step(self.loss, self.targets.per_sample(self.logprob_U), stats, engine)
+        return Step(self.loss, self.targets.per_sample(self.logprob_U), stats, engine, hidden)

@@ -41,6 +41,10 @@ class Mask4d:
         with torch.no_grad():
             return _run(model, trie, None).logprobs
 
+    def states(self, model: nn.Module, trie: TokenTrie) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            return _run(model, trie, None, keep=True).states
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Epoch:
@@ -74,13 +78,13 @@ def _epoch(view: Index, begun: int) -> Epoch:
     return Epoch(view[new], np.flatnonzero(new), view[~new], np.flatnonzero(~new))
 
 
-def _run(model: nn.Module, trie: TokenTrie, objective: Objective | None) -> Step:
+def _run(model: nn.Module, trie: TokenTrie, objective: Objective | None, *, keep: bool = False) -> Step:
     backbone = Backbone(model)
     if why := backbone.obstacle(trie.longest) or (len(trie.samples) and _unrotatable(backbone)):
         raise ValueError(f"mask4d needs full attention with rotary positions in halves; {why}")
     groups = [(indices, stream([trie.samples[i] for i in indices])) for indices in threads(trie.samples)]
     targets = _targets(trie, groups)
-    scorer = Scorer(backbone, targets, objective=objective)
+    scorer = Scorer(backbone, targets, objective=objective, keep=keep)
     hiddens: list[Tensor] = []
     grads: list[Tensor] = []
     with backbone.sharing():

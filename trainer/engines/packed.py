@@ -38,11 +38,15 @@ class Packed:
         with torch.no_grad():
             return self._run(model, trie, None).logprobs
 
-    def _run(self, model: nn.Module, trie: TokenTrie, objective: Objective | None) -> Step:
+    def states(self, model: nn.Module, trie: TokenTrie) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            return self._run(model, trie, None, keep=True).states
+
+    def _run(self, model: nn.Module, trie: TokenTrie, objective: Objective | None, *, keep: bool = False) -> Step:
         backbone, targets = Backbone(model), Targets.of(trie)
         if why := backbone.obstacle(trie.longest):
-            return instead_of("packed", model, trie, objective, why=why)
-        scorer = Scorer(backbone, targets, objective=objective)
+            return instead_of("packed", model, trie, objective, keep=keep, why=why)
+        scorer = Scorer(backbone, targets, objective=objective, keep=keep)
         if len(targets.token_U):
             with backbone.sharing():
                 hidden_TD, token_T = self._hidden(backbone, model, trie, targets)

@@ -32,10 +32,16 @@ class Separate:
         with torch.no_grad():
             return run(model, trie, None).logprobs
 
+    def states(self, model: nn.Module, trie: TokenTrie) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            return run(model, trie, None, keep=True).states
 
-def run(model: nn.Module, trie: TokenTrie, objective: Objective | None, *, name: str = "separate") -> Step:
+
+def run(
+    model: nn.Module, trie: TokenTrie, objective: Objective | None, *, keep: bool = False, name: str = "separate"
+) -> Step:
     backbone, targets = Backbone(model), Targets.of(trie)
-    scorer = Scorer(backbone, targets, objective=objective)
+    scorer = Scorer(backbone, targets, objective=objective, keep=keep)
     branch_U = trie.branch_N[trie.node_T[targets.token_U]]
     depth_U = trie.depth_T[targets.before_U]
     by_branch = np.argsort(branch_U, kind="stable")
@@ -51,10 +57,12 @@ def run(model: nn.Module, trie: TokenTrie, objective: Objective | None, *, name:
     return scorer.step(name)
 
 
-def instead_of(engine: str, model: nn.Module, trie: TokenTrie, objective: Objective | None, *, why: str) -> Step:
+def instead_of(
+    engine: str, model: nn.Module, trie: TokenTrie, objective: Objective | None, *, keep: bool, why: str
+) -> Step:
     """Run separate branches where a shared engine would be wrong, and say so once."""
     line = f"separate instead of {engine}: {why}"
     if line not in _said:
         _said.add(line)
         logger.warning(line)
-    return run(model, trie, objective, name=line)
+    return run(model, trie, objective, keep=keep, name=line)

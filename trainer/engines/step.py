@@ -37,6 +37,8 @@ class Step:
     """`tokens` trained, their `weight` as the engine summed it, and the objective's own means."""
     engine: str
     """The one that ran, and why where it is not the one that was asked for."""
+    states: tuple[Tensor, ...] = ()
+    """Only from `Engine.states`."""
 
 
 class Engine(Protocol):
@@ -46,6 +48,10 @@ class Engine(Protocol):
 
     def logprobs(self, model: nn.Module, trie: TokenTrie) -> tuple[Tensor, ...]:
         """One detached tensor per sample over its completion_ids; no gradient is computed."""
+        ...
+
+    def states(self, model: nn.Module, trie: TokenTrie) -> tuple[Tensor, ...]:
+        """The hidden states (n, D) that predict each sample's completion_ids, detached; NaN where nothing does."""
         ...
 
 
@@ -100,8 +106,8 @@ class Targets:
         return [len(sample.completion_ids) for sample in self.trie.samples]
 
     def per_sample(self, logprob_U: Tensor) -> tuple[Tensor, ...]:
-        """Spread the targets' logprobs over the samples that own them."""
+        """Spread what targets have (one number or one row each) over the samples that own them."""
         target_N = torch.as_tensor(self.target_N, device=logprob_U.device)
         nan = torch.full((), torch.nan, dtype=logprob_U.dtype, device=logprob_U.device)
-        padded = torch.cat([logprob_U, nan[None]])
+        padded = torch.cat([logprob_U, nan.expand(1, *logprob_U.shape[1:])])
         return tuple(torch.split(padded[target_N], self.sizes)) if self.sizes else ()
