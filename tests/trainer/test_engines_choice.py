@@ -59,7 +59,7 @@ def test_a_sliding_window_no_branch_reaches_is_shared(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["packed", "depth_first"])
 def test_a_recurrent_backbone_falls_back_and_says_so_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Red when Mamba is handed a mask."""
+    """Red when neither its state nor its missing position_ids is an obstacle."""
     torch.manual_seed(0)
     model = MambaForCausalLM(MambaConfig(**SMALL, state_size=4))
     loss, _ = by_hand(model, FORKED)

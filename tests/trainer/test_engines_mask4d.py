@@ -145,7 +145,7 @@ def test_learned_positions_are_refused() -> None:
 def test_threads_do_not_see_each_other() -> None:
     """Red when all samples are laid into one stream."""
     model = float64_model()
-    main, agent = Sample([1, 2], [3, 4]), Sample([5, 6], [7], thread="agent")
+    main, agent = Sample([1, 2], [3, 4]), Sample([5, 2, 3], [7], thread="agent")
     both = engine("mask4d").logprobs(model, TokenTrie.build([main, agent]))
 
     assert np.allclose(both[0], engine("mask4d").logprobs(model, TokenTrie.build([main]))[0], rtol=0, atol=1e-12)
