@@ -10,6 +10,7 @@ from typing import Protocol
 from proxy.addon import Fields, Tape
 from recorder.call import Call, Outcome
 from recorder.headers import clean_url, kept
+from recorder.outcome import settled
 
 LIMIT_BYTES = 1 << 30
 """Bodies held in memory before new ones are given up: ours, far above what 64 streams of long contexts hold."""
@@ -133,7 +134,7 @@ class Writer:
         seq = self._seqs.pop(tape, 0)
         self._flushed.pop(tape, None)
         try:
-            call = replace(call_of(tape, run=self._run), seq=seq)
+            call = settled(replace(call_of(tape, run=self._run), seq=seq))
             if seq:
                 store.finish(seq, call)
             else:

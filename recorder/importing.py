@@ -5,15 +5,15 @@ and its source: storing a file again adds nothing, and an import that was interr
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
-from recorder import har, wire
-from recorder.call import Call, Outcome
-from recorder.encoding import decode
+from recorder import har
+from recorder.call import Call
 from recorder.errors import SourceError
+from recorder.outcome import settled
 
 BATCH = 32
 """Calls in a transaction: others may write in between."""
@@ -69,7 +69,7 @@ def read_har(path: str | Path, *, counts: Counts | None = None) -> Iterator[Call
         comment = entry.get("comment")
         source = f"{path.name}#{comment if isinstance(comment, str) and comment else index}"
         try:
-            found = [_settled(call) for call in har.calls(entry, source, run)]
+            found = [settled(call) for call in har.calls(entry, source, run)]
         except SourceError as e:
             raise SourceError(f"import: {e}, at entry {index} of {path}") from e
         counts.calls += len(found)
@@ -87,19 +87,3 @@ def run_of(path: str | Path) -> str:
     except OSError as e:
         raise SourceError(f"import: expected a file to read, got {e.strerror} at {path}") from e
     return "import-" + h.hexdigest()
-
-
-def _settled(call: Call) -> Call:
-    """A file says little of how a stream ended; its own events say whether it did."""
-    if call.outcome is not Outcome.COMPLETE:
-        return call
-    if call.status != 101 and "event-stream" not in call.response_header("content-type"):
-        return call
-    reader = wire.reply_reader(wire.classify(call.method, call.url))
-    reader.feed(decode(call.response_body, call.response_header("content-encoding")))
-    reply = reader.finish()
-    if reply is not None and reply.error:
-        return replace(call, outcome=Outcome.STREAM_ERROR, error=reply.error)
-    if reply is None or not reply.complete:
-        return replace(call, outcome=Outcome.TRUNCATED, error="upstream: the stream ended before its last event")
-    return call

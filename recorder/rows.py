@@ -3,13 +3,15 @@
 import json
 from collections.abc import Mapping
 from hashlib import blake2b
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Row, select
 
 from recorder import schema
 from recorder.call import Call, Outcome
 from recorder.glue import glue, unglue
 from recorder.headers import clean_url, kept
+from recorder.outcome import Asked
 from recorder.recipe import get_varint, put_varint
 from recorder.segments import digest
 
@@ -17,6 +19,16 @@ CALLS = (
     select(schema.call, schema.run.c.key.label("run_key"), schema.session.c.key.label("session_key"))
     .join_from(schema.call, schema.run)
     .join(schema.session)
+)
+ASKED = (
+    select(
+        *(schema.call.c[n] for n in ("seq", "request_digest", "node", "model", "outcome")),
+        schema.run.c.key.label("run_key"),
+        schema.session.c.key.label("session_key"),
+    )
+    .join_from(schema.call, schema.run)
+    .join(schema.session)
+    .order_by(schema.call.c.seq)
 )
 RESPONSE_COLUMNS = ("status", "outcome", "first_byte_s", "duration_s", "response_length", "response_digest")
 OPEN: dict[str, object] = {**dict.fromkeys(RESPONSE_COLUMNS), "outcome": Outcome.UNANSWERED.value}
@@ -26,6 +38,14 @@ _DIGESTED = (
     *("run_key", "session_key", "once", "model", "status", "outcome", "started_at_utc", "first_byte_s", "duration_s"),
     *("request_length", "request_digest", "response_length", "response_digest", "head", "node"),
 )
+
+
+def asked(row: Row[Any]) -> Asked:
+    """What a row of `ASKED` says."""
+    node = None if row.node is None else bytes(row.node)
+    return Asked(
+        row.seq, row.run_key, row.session_key, bytes(row.request_digest), node, row.model, Outcome(row.outcome)
+    )
 
 
 def request_meta(call: Call) -> bytes:

@@ -11,14 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Connection, Engine, Select, func, select
 from sqlalchemy.exc import DBAPIError
 
-from recorder import database, rows, schema
+from recorder import database, outcome, rows, schema
 from recorder.call import Call
 from recorder.errors import StoreError
+from recorder.outcome import Repeat
 from recorder.reader import UNFINISHED, CallRow, Reader
 from recorder.segments import digest
 from recorder.verify import Fault, faults
@@ -173,6 +174,13 @@ class Store:
         )
         with self._read() as connection:
             return [RunInfo(*row) for row in connection.execute(query)]
+
+    def repeats(self, *, session: str | None = None) -> dict[int, Repeat]:
+        """Seq of each call that asks again what an earlier one of its run and session asked, and of which."""
+        query: Select[Any] = rows.ASKED if session is None else rows.ASKED.where(schema.session.c.key == session)
+        with self._read() as connection:
+            found = list(outcome.repeats(rows.asked(row) for row in connection.execute(query)))
+        return {seq: it for seq, it in found if outcome.confirmed(it.how, self.call(it.of), self.call(seq))}
 
     def verify(self) -> list[Fault]:
         """Re-derive every hash, length and body; one fault for each that does not come out. Empty = all is well."""
