@@ -208,9 +208,12 @@ _active: list[Path | Pack] = []
 
 
 def _interface(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: object, *, scaling: float, **_: object
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: object, *, scaling: float, **more: object
 ) -> tuple[Tensor, None]:
     """What a layer of transformers calls; (1, L, H, D) out."""
+    unknown = [name for name in ("softcap", "s_aux", "position_bias") if more.get(name) is not None]
+    if unknown:
+        raise ValueError(f"expected plain attention; {type(module).__name__} asks for {unknown[0]}: use separate")
     return _active[-1].attend(module.layer_idx, query, key, value, scaling).transpose(1, 2).contiguous(), None
 
 
