@@ -65,7 +65,7 @@ def line(row: Row) -> str:
 
 
 def render(trajectory: Trajectory, *, fold: bool = True) -> "Picture":
-    """The whole trajectory, session by session. `fold`: runs of appends become one line."""
+    """The whole trajectory, session by session. `fold`: runs of appends, and of alike asides, become one line."""
     return Picture(trajectory, fold)
 
 
@@ -139,13 +139,12 @@ class Picture:
         run: list[Turn] = []
         for at, turn in enumerate(turns):
             pad = " " * min(level, DEEPEST)
-            if turn.kind is Kind.APPEND and self.fold and not turn.opaque:
-                run.append(turn)
-                continue
-            if run:
-                yield _Line(pad + "│ ", tuple(run))
+            if run and (turn.kind is not run[0].kind or turn.opaque):
+                yield _folded(pad, run)
                 run = []
-            if turn.kind.aside:
+            if self.fold and not turn.opaque and (turn.kind is Kind.APPEND or turn.kind.aside):
+                run.append(turn)
+            elif turn.kind.aside:
                 yield _Line(pad + "○ ", (turn,))
             elif at == 0:
                 yield _Line(pad + "● ", (turn,))
@@ -158,7 +157,11 @@ class Picture:
                 deep = level <= DEEPEST
                 yield _Line(" " * min(level - 1, DEEPEST) + ("╰● " if deep else "● "), (turn,))
         if run:
-            yield _Line(" " * min(level, DEEPEST) + "│ ", tuple(run))
+            yield _folded(" " * min(level, DEEPEST), run)
+
+
+def _folded(pad: str, run: Sequence[Turn]) -> _Line:
+    return _Line(pad + ("○ " if run[0].kind.aside else "│ "), tuple(run))
 
 
 def _count(n: int, one: str, many: str) -> str:
@@ -178,14 +181,16 @@ def _colour(kind: Kind) -> str:
 
 
 def _said(one: _Line) -> str:
-    return f"+{len(one.turns)} appends" if len(one.turns) > 1 else str(one.turns[0].kind)
+    kind = one.turns[0].kind
+    if len(one.turns) == 1:
+        return str(kind)
+    return f"{len(one.turns)} times {kind}" if kind.aside else f"+{len(one.turns)} appends"
 
 
 def _cells(one: _Line, most: int, *, wide: bool) -> list[Text]:
     last = one.turns[-1]
-    folded = len(one.turns) > 1
     style = _colour(last.kind)
-    if folded or last.kind is Kind.APPEND:
+    if last.kind is Kind.APPEND:
         style = "green"
     first, end = _number(one.turns[0]), _number(last)
     evicted = sum(t.edit.evicted_chars for t in one.turns if t.edit)
