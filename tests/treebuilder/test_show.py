@@ -30,7 +30,7 @@ def test_a_compacted_session_steps_to_the_right_where_it_was_summarised() -> Non
 
 def test_alike_asides_are_one_line() -> None:
     counts = [one for one in drawn("claude-code/manualcompact", 80) if "count_tokens" in one]
-    assert counts == ["○ 24 times count_tokens  029-052   1 msgs    3"]
+    assert counts == ["○ 24 times count_tokens 029-052   1 msgs 3"]
 
 
 def test_unfolded_every_call_has_its_line() -> None:
