@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import httpx
 from cryptography import x509
@@ -136,7 +137,7 @@ class Upstream:
     def url(self) -> str:
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> "Upstream":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -192,14 +193,14 @@ def _read_request(connection: socket.socket) -> tuple[bytes, bytes] | None:
     if b"transfer-encoding: chunked" in lower:
         while not rest.endswith(b"0\r\n\r\n"):
             rest += connection.recv(65536)
-        return head, _unchunk(rest)
+        return head, unchunk(rest)
     length = next((int(line[15:]) for line in lower.split(b"\r\n") if line.startswith(b"content-length:")), 0)
     while len(rest) < length:
         rest += connection.recv(65536)
     return head, rest
 
 
-def _unchunk(data: bytes) -> bytes:
+def unchunk(data: bytes) -> bytes:
     body = b""
     while True:
         size, _, data = data.partition(b"\r\n")
