@@ -31,6 +31,9 @@ from recorder.wire import classify
 
 Environ = Mapping[str, str]
 
+PATIENCE_S = 2.0
+"""How long a write may wait for a lock: the call then waits in memory and is tried again. Ours."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -221,7 +224,7 @@ def recording(
 
 
 def open_store(db: str | Path) -> Ledger:
-    return Store.open(db)
+    return Store.open(db, patience_s=PATIENCE_S)
 
 
 def _origins(profile: Profile, environ: Environ) -> dict[Family, Origin]:

@@ -1,8 +1,12 @@
-"""Write tapes down on a thread of its own. The loop hands over and forgets; a failing store costs only the record."""
+"""Write tapes down on a thread of its own. The loop hands over and forgets; a failing store costs only the record.
+
+A store that fails is asked again every second: calls that have ended wait in memory, so that one that heals (a lock let
+go, a disk with room again) loses nothing. At the end the file itself is asked what it holds: that is what is told.
+"""
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Protocol
@@ -16,7 +20,13 @@ LIMIT_BYTES = 1 << 30
 """Bodies held in memory before new ones are given up: ours, far above what 64 streams of long contexts hold."""
 
 FLUSH_S = 0.2
-"""How often what streams arrive is made durable, where the store can append: ours."""
+"""How often what streams arrive is made durable: ours."""
+
+RETRY_S = 1.0
+"""How long a store that failed is left alone before it is asked again: ours."""
+
+LAST_TRY_S = 5.0
+"""At the end, how long calls that wait are offered to a store that fails: ours."""
 
 DRAIN_S = 30.0
 
@@ -25,13 +35,11 @@ class Ledger(Protocol):
     """The slice of `recorder.store.Store` used here."""
 
     def start(self, call: Call, /) -> int: ...
+    def append(self, pieces: Mapping[int, bytes], /) -> None: ...
     def finish(self, seq: int, call: Call, /) -> None: ...
     def put(self, call: Call, /) -> int: ...
+    def held(self, run: str, /) -> int: ...
     def close(self) -> None: ...
-
-
-class Appending(Protocol):
-    def append(self, seq: int, data: bytes, /) -> None: ...
 
 
 class Writer:
@@ -45,7 +53,8 @@ class Writer:
         notice: Callable[[str], None],
         limit_bytes: int = LIMIT_BYTES,
     ) -> None:
-        """`open_store` is called on the writer's thread; `notice` gets one line the first time that a call is lost."""
+        """`open_store` is called on the writer's thread; `notice` gets one line the first time that a call cannot be
+        stored."""
         self._open_store = open_store
         self._run = run
         self._notice = notice
@@ -54,9 +63,15 @@ class Writer:
         self._taken = 0  # written by the proxy's thread only
         self._released = 0  # written by the writer's thread only
         self._seqs: dict[Tape, int] = {}
+        """Started calls that run."""
         self._flushed: dict[Tape, int] = {}
+        self._waiting: dict[Tape, int] = {}
+        """Ended calls that the store did not take, and their seqs (0 = not started), the longest untried first."""
+        self._waiting_bytes = 0
+        self._resume_at = 0.0
         self._begun = 0
         self._abandoned = False
+        self._noticed = False
         self._ready = threading.Event()
         self._failed: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="memorywalker-writer", daemon=True)
@@ -105,66 +120,150 @@ class Writer:
             return
         finally:
             self._ready.set()
-        append = getattr(store, "append", None)
-        due = time.monotonic() + FLUSH_S
+        flush_at = time.monotonic() + FLUSH_S
         while True:
             try:
-                wait_s = max(0.0, due - time.monotonic()) if self._seqs and append else None
-                word, tape = self._queue.get(timeout=wait_s)
+                word, tape = self._queue.get(timeout=self._idle_s(flush_at))
                 if tape is None:
                     break
                 (self._begin if word == "begin" else self._end)(store, tape)
             except Empty:
                 pass
-            if append and time.monotonic() >= due:
-                self._flush(append)
-                due = time.monotonic() + FLUSH_S
+            if self._down:
+                continue
+            if self._waiting:
+                self._try_again(store)
+            if time.monotonic() >= flush_at:
+                self._flush(store)
+                flush_at = time.monotonic() + FLUSH_S
+        self._last_try(store)
+        if not self._abandoned:
+            self._recount(store)
         try:
             store.close()
         except Exception as e:  # noqa: BLE001  # every call was counted when it was written
-            self._lose(0, str(e))
+            self.why = self.why or str(e)
+
+    @property
+    def _down(self) -> bool:
+        return time.monotonic() < self._resume_at
+
+    def _idle_s(self, flush_at: float) -> float | None:
+        """How long there is nothing to do but wait for the proxy; None = for ever."""
+        if not self._seqs and not self._waiting:
+            return None
+        return max(0.0, (self._resume_at if self._down else flush_at) - time.monotonic())
 
     def _begin(self, store: Ledger, tape: Tape) -> None:
+        if self._down:
+            return
         try:
             self._seqs[tape] = store.start(call_of(tape, run=self._run))
-        except Exception as e:  # noqa: BLE001  # traffic goes on; the call gets another try when it ends
-            self.why = self.why or str(e)
+        except Exception as e:  # noqa: BLE001  # traffic goes on; the call is stored whole when it ends
+            self._fail(e)
 
     def _end(self, store: Ledger, tape: Tape) -> None:
         seq = self._seqs.pop(tape, 0)
         self._flushed.pop(tape, None)
+        if self._down or not self._write(store, tape, seq):
+            self._waiting[tape] = seq
+            self._waiting_bytes += _size_bytes(tape)
+            while self._waiting_bytes > self._limit_bytes // 4:
+                self._give_up(next(iter(self._waiting)))
+
+    def _write(self, store: Ledger, tape: Tape, seq: int) -> bool:
         try:
-            call = settled(replace(call_of(tape, run=self._run), seq=seq))
+            call = replace(_settled(call_of(tape, run=self._run)), seq=seq)
             if seq:
                 store.finish(seq, call)
             else:
                 store.put(call)
-            if self._abandoned:
-                return
-            if tape.overflow:
-                self._lose(1, f"more than {self._limit_bytes >> 20} MiB waited for the store")
-            else:
-                self.stored += 1
-        except Exception as e:  # noqa: BLE001  # traffic goes on; the loss is shown at the end
-            self._lose(1, str(e))
-        self._released += len(tape.request_body) + sum(map(len, tape.chunks))
+        except Exception as e:  # noqa: BLE001  # traffic goes on; the call waits and is counted at the end
+            self._fail(e)
+            self._tell(str(e))
+            return False
+        self._released += _size_bytes(tape)
+        if tape.overflow:
+            self._lose(1, f"more than {self._limit_bytes >> 20} MiB waited for the store")
+        elif not self._abandoned:
+            self.stored += 1
+        return True
 
-    def _flush(self, append: Callable[[int, bytes], None]) -> None:
-        for tape, seq in self._seqs.items():
-            done, have = self._flushed.get(tape, 0), len(tape.chunks)
-            if have > done:
-                try:
-                    append(seq, b"".join(tape.chunks[done:have]))
-                    self._flushed[tape] = have
-                except Exception as e:  # noqa: BLE001  # finish() writes the whole body once more
-                    self.why = self.why or str(e)
+    def _try_again(self, store: Ledger) -> None:
+        """Each waiting call once, or up to the first that fails again; that one goes to the end of the row."""
+        for tape, seq in list(self._waiting.items()):
+            written = self._write(store, tape, seq)
+            del self._waiting[tape]
+            if not written:
+                self._waiting[tape] = seq
+                return
+            self._waiting_bytes -= _size_bytes(tape)
+
+    def _last_try(self, store: Ledger) -> None:
+        end = time.monotonic() + LAST_TRY_S
+        for tape, seq in list(self._waiting.items()):
+            if time.monotonic() < end and self._write(store, tape, seq):
+                del self._waiting[tape]
+        for tape in list(self._waiting):
+            self._give_up(tape)
+
+    def _give_up(self, tape: Tape) -> None:
+        del self._waiting[tape]
+        self._waiting_bytes -= _size_bytes(tape)
+        self._released += _size_bytes(tape)
+        self._lose(1, self.why)
+
+    def _recount(self, store: Ledger) -> None:
+        """A file that was removed or overwritten takes what it is given without a word; whoever opens it next knows."""
+        if not self.stored:
+            return
+        try:
+            held, why = store.held(self._run), "the file does not hold them any more"
+        except Exception as e:  # noqa: BLE001  # what cannot be read back is lost
+            held, why = 0, str(e)
+        if held < self.stored:
+            gone, self.stored = self.stored - held, held
+            self._lose(gone, why)
+
+    def _flush(self, store: Ledger) -> None:
+        pieces: dict[int, bytes] = {}
+        have = {tape: len(tape.chunks) for tape in self._seqs}
+        for tape, count in have.items():
+            if count > (done := self._flushed.get(tape, 0)):
+                pieces[self._seqs[tape]] = b"".join(tape.chunks[done:count])
+        if not pieces:
+            return
+        try:
+            store.append(pieces)
+            self._flushed |= have
+        except Exception as e:  # noqa: BLE001  # finish() writes the whole body once more
+            self._fail(e)
+
+    def _fail(self, error: Exception) -> None:
+        self._resume_at = time.monotonic() + RETRY_S
+        self.why = self.why or str(error)
 
     def _lose(self, calls: int, why: str) -> None:
-        first = self.lost == 0 and calls
         self.lost += calls
         self.why = self.why or why
-        if first:
-            self._notice(f"memorywalker: calls are being lost: {why}. The agent goes on; the summary counts them")
+        if calls:
+            self._tell(why)
+
+    def _tell(self, why: str) -> None:
+        if not self._noticed:
+            self._noticed = True
+            self._notice(f"memorywalker: calls cannot be stored: {why}. The agent goes on; the summary counts the lost")
+
+
+def _size_bytes(tape: Tape) -> int:
+    return len(tape.request_body) + sum(map(len, tape.chunks))
+
+
+def _settled(call: Call) -> Call:
+    try:
+        return settled(call)
+    except Exception:  # noqa: BLE001  # a body that breaks a parser is stored like any other
+        return call
 
 
 def call_of(tape: Tape, *, run: str) -> Call:

@@ -5,10 +5,12 @@ All that is special to one SQL dialect is here. All else speaks SQLAlchemy Core 
 
 import os
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -19,21 +21,21 @@ from sqlalchemy.sql.dml import Insert
 from recorder import schema
 from recorder.errors import StoreError
 
-BUSY_TIMEOUT_S = 30
+BUSY_TIMEOUT_S = 30.0
 """How long a writer waits for another process's transaction; ours take milliseconds."""
 
 PAGE_BYTES = 8192
 
+T = TypeVar("T")
 
-def connect(target: str | Path, *, create: bool = True) -> Engine:
+
+def connect(target: str | Path, *, create: bool = True, patience_s: float = BUSY_TIMEOUT_S) -> Engine:
     """An engine on a database of this schema version. StoreError, one line, when that cannot be had."""
     url, where = _url(target), shown(target)
     if url.get_backend_name() == "sqlite":
         _private_file(Path(where), create=create)
     try:
-        engine = create_engine(
-            url, connect_args={"timeout": BUSY_TIMEOUT_S} if url.get_backend_name() == "sqlite" else {}
-        )
+        engine = create_engine(url, connect_args={"timeout": patience_s} if url.get_backend_name() == "sqlite" else {})
     except (ArgumentError, NoSuchModuleError, ImportError) as e:
         raise StoreError(
             f"database: expected a file or a database URL with its driver installed, got {e}, at {where}"
@@ -42,7 +44,7 @@ def connect(target: str | Path, *, create: bool = True) -> Engine:
         event.listen(engine, "connect", _set_up_sqlite)
         event.listen(engine, "begin", begin_immediate)
     with errors(where):
-        _bring_to_version(engine, where, create=create)
+        patiently(lambda: _bring_to_version(engine, where, create=create), BUSY_TIMEOUT_S)
     return engine
 
 
@@ -74,6 +76,19 @@ def _ignoring_duplicates(dialect: str, table: Table) -> Insert:
     if dialect == "sqlite":
         return sqlite.insert(table).on_conflict_do_nothing()
     return postgresql.insert(table).on_conflict_do_nothing()
+
+
+def patiently(work: Callable[[], T], patience_s: float) -> T:
+    """`work`, tried again for `patience_s` while another writer is in the way."""
+    end, pause_s = time.monotonic() + patience_s, 0.01
+    while True:
+        try:
+            return work()
+        except DBAPIError as e:
+            if not is_transient(e) or time.monotonic() + pause_s > end:
+                raise
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.5)
 
 
 def is_transient(error: DBAPIError) -> bool:

@@ -5,8 +5,7 @@ Any number of threads and processes may write: a transaction is a few millisecon
 """
 
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, Select, func, select
-from sqlalchemy.exc import DBAPIError
 
 from recorder import database, outcome, rows, schema
 from recorder.call import Call
@@ -28,7 +26,6 @@ from recorder.writer import Writer
 __all__ = ["UNFINISHED", "Fault", "RunInfo", "SessionInfo", "Store"]
 
 PAGE_ROWS = 64
-RETRIES = 6
 
 T = TypeVar("T")
 
@@ -58,17 +55,22 @@ class RunInfo:
 class Store:
     """Open with `Store.open(target)`, use as a context manager. Threads may share it."""
 
-    def __init__(self, engine: Engine, where: str) -> None:
-        self.where = where
+    def __init__(self, target: str | Path, engine: Engine, *, patience_s: float) -> None:
+        self.where = database.shown(target)
+        self._target = target
         self._engine = engine
+        self._patience_s = patience_s
         self._lock = threading.RLock()
         self._reader = Reader()
         self._writer = Writer(Reader())
 
     @classmethod
-    def open(cls, target: str | Path, *, create: bool = True) -> Self:
-        """A file path or a database URL. StoreError when it cannot be opened at this schema version."""
-        return cls(database.connect(target, create=create), database.shown(target))
+    def open(cls, target: str | Path, *, create: bool = True, patience_s: float = database.BUSY_TIMEOUT_S) -> Self:
+        """A file path or a database URL. StoreError when it cannot be opened at this schema version.
+
+        `patience_s`: how long a write waits for other writers before it fails; nothing of it is stored then.
+        """
+        return cls(target, database.connect(target, create=create, patience_s=patience_s), patience_s=patience_s)
 
     def __enter__(self) -> Self:
         return self
@@ -108,9 +110,9 @@ class Store:
         (status, headers, times, body) is for `finish` to say."""
         return self._write(lambda connection: self._writer.insert(connection, call, finished=False))
 
-    def append(self, seq: int, data: bytes) -> None:
-        """Response bytes of a started call, so that they outlive this process. `finish` replaces them."""
-        self._write(lambda connection: self._writer.append(connection, seq, data))
+    def append(self, pieces: Mapping[int, bytes]) -> None:
+        """Response bytes of started calls by seq, so that they outlive this process. `finish` replaces them."""
+        self._write(lambda connection: self._writer.append(connection, pieces))
 
     def finish(self, seq: int, call: Call) -> None:
         """The response of a started call. The request stays as `start` got it. StoreError: there is no such call."""
@@ -187,6 +189,21 @@ class Store:
         with self._read() as connection:
             return list(faults(connection))
 
+    def held(self, run: str) -> int:
+        """Finished calls of a run, as whoever opens the database next will find them; the newest is read to prove it.
+
+        StoreError: it is not there any more, or cannot be read.
+        """
+        c = schema.call.c
+        mine = (schema.run.c.key == rows.key(run)) & c.response_pack.is_not(None)
+        count = select(func.count(), func.max(c.seq)).join_from(schema.call, schema.run).where(mine)
+        with Store.open(self._target, create=False) as anew:
+            with anew._read() as connection:
+                held, newest = connection.execute(count).one()
+            if held:
+                anew.call(newest)
+        return int(held)
+
     def _call(self, connection: Connection, row: CallRow) -> Call:
         try:
             return self._reader.call(connection, row)
@@ -201,18 +218,15 @@ class Store:
             yield connection.execution_options(reading=True)
 
     def _write(self, work: Callable[[Connection], T]) -> T:
-        """One transaction, tried again when another writer was in the way."""
+        """One transaction, tried again while another writer is in the way."""
+
+        def once() -> T:
+            try:
+                with self._engine.begin() as connection:
+                    return work(connection)
+            except BaseException:
+                self._writer.forget()
+                raise
+
         with self._lock, database.errors(self.where):
-            for attempt in range(RETRIES):
-                try:
-                    with self._engine.begin() as connection:
-                        return work(connection)
-                except DBAPIError as e:
-                    self._writer.forget()
-                    if attempt == RETRIES - 1 or not database.is_transient(e):
-                        raise
-                    time.sleep(0.05 * 2**attempt)
-                except BaseException:
-                    self._writer.forget()
-                    raise
-        raise AssertionError("the loop returns or raises")
+            return database.patiently(once, self._patience_s)

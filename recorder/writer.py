@@ -5,7 +5,7 @@ read from the database when missing and thrown away when a transaction fails.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
@@ -123,10 +123,13 @@ class Writer:
         connection.execute(delete(schema.chunk).where(schema.chunk.c.seq == seq))
         return True
 
-    def append(self, connection: Connection, seq: int, data: bytes) -> None:
-        places = select(func.coalesce(func.max(schema.chunk.c.place), -1) + 1).where(schema.chunk.c.seq == seq)
-        place = connection.execute(places).scalar_one()
-        connection.execute(insert(schema.chunk).values(seq=seq, place=place, data=data))
+    def append(self, connection: Connection, pieces: Mapping[int, bytes]) -> None:
+        c = schema.chunk.c
+        found = connection.execute(select(c.seq, func.max(c.place)).where(c.seq.in_(list(pieces))).group_by(c.seq))
+        last = {row[0]: row[1] for row in found}
+        connection.execute(
+            insert(schema.chunk), [{"seq": s, "place": last.get(s, -1) + 1, "data": d} for s, d in pieces.items()]
+        )
 
     def _read(self, call: Call) -> tuple[Exchange | None, Hints]:
         try:

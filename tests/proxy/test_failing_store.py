@@ -1,14 +1,14 @@
 """Whatever becomes of the record, the agent gets its bytes; what is lost is counted and said once."""
 
-import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from loopback import HEAD, PATIENCE_S, Capture, Peer, Upstream, capture, event, recorded, until
 
+import proxy.writer
 from proxy import launch
 from proxy.addon import Tape, Tee
 from proxy.writer import Ledger, Writer
@@ -38,7 +38,7 @@ class Full:
     def start(self, call: Call, /) -> int:
         raise StoreError("disk is full")
 
-    def append(self, seq: int, data: bytes, /) -> None:
+    def append(self, pieces: Mapping[int, bytes], /) -> None:
         raise StoreError("disk is full")
 
     def finish(self, seq: int, call: Call, /) -> None:
@@ -47,20 +47,18 @@ class Full:
     def put(self, call: Call, /) -> int:
         raise StoreError("disk is full")
 
+    def held(self, run: str, /) -> int:
+        raise StoreError("disk is full")
+
     def close(self) -> None:
         raise StoreError("disk is full")
 
 
-class Slow:
-    """A store that takes nothing until it is let go."""
+class Memory(Full):
+    """A store that keeps what `put` and `finish` get."""
 
     def __init__(self) -> None:
-        self.go = threading.Event()
         self.calls: list[Call] = []
-
-    def start(self, call: Call, /) -> int:
-        self.go.wait(PATIENCE_S)
-        return 1
 
     def finish(self, seq: int, call: Call, /) -> None:
         self.calls.append(call)
@@ -69,20 +67,41 @@ class Slow:
         self.calls.append(call)
         return len(self.calls)
 
+    def held(self, run: str, /) -> int:
+        return len(self.calls)
+
     def close(self) -> None: ...
 
 
-class Late(Full):
-    """A store whose disk was full when the request came and is not when the response ends."""
+class Slow(Memory):
+    """A store that takes nothing until it is let go."""
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
+        super().__init__()
+        self.go = threading.Event()
 
-    def put(self, call: Call, /) -> int:
-        self.calls.append(call)
+    def start(self, call: Call, /) -> int:
+        self.go.wait(PATIENCE_S)
         return 1
 
-    def close(self) -> None: ...
+    def append(self, pieces: Mapping[int, bytes], /) -> None: ...
+
+
+class Late(Memory):
+    """A store whose disk was full when the request came and is not when the response ends."""
+
+
+class Healing(Memory):
+    """A store that fails until it is told not to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.well = threading.Event()
+        self.asked = threading.Event()
+
+    def put(self, call: Call, /) -> int:
+        self.asked.set()
+        return super().put(call) if self.well.is_set() else Full.put(self, call)
 
 
 def tape(body: bytes = b"{}", reply: bytes = b"", *, done: bool = True) -> Tape:
@@ -133,7 +152,7 @@ def test_a_full_disk_changes_no_byte_and_is_said_once(
     assert replies == [WHOLE] * 3
     assert (it.recording.writer.stored, it.recording.writer.lost) == (0, 3)
     assert capsys.readouterr().err == (
-        "memorywalker: calls are being lost: disk is full. The agent goes on; the summary counts them\n"
+        "memorywalker: calls cannot be stored: disk is full. The agent goes on; the summary counts the lost\n"
     )
     assert list(it.recording.notes()) == ["the store said: disk is full"]
 
@@ -148,23 +167,6 @@ def test_a_store_that_hangs_holds_nobody_up(tmp_path: Path, home: Path, replaced
 
     assert replies == [WHOLE] * 3
     assert [c.response_body for c in slow.calls] == [WHOLE] * 3
-
-
-def test_a_database_destroyed_while_open_costs_only_the_record(tmp_path: Path, home: Path) -> None:
-    with Upstream(play) as upstream, capture(tmp_path, upstream=upstream.url, home=home) as it:
-        first = ask(it)
-        until(lambda: it.recording.writer.stored == 1)
-        with sqlite3.connect(it.db) as other:
-            for (name,) in other.execute(
-                "select name from sqlite_master where name not like 'sqlite%' and type = 'table'"
-            ).fetchall():
-                other.execute(f"drop table if exists {name}")
-        other.close()
-        second = ask(it)
-        it.recording.server.stop()
-
-    assert (first, second) == (WHOLE, WHOLE)
-    assert (it.recording.writer.stored, it.recording.writer.lost) == (1, 1)
 
 
 def test_a_tee_that_breaks_leaves_the_traffic_alone(
@@ -209,6 +211,93 @@ def test_what_a_full_queue_gives_up_is_counted_and_marked() -> None:
         (Outcome.TRUNCATED, "recorder: the body was given up, the store was too slow")
     ]
     assert writer.room(10)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that failed is asked again at once, and at the end for a short while."""
+    monkeypatch.setattr(proxy.writer, "RETRY_S", 0.02)
+    monkeypatch.setattr(proxy.writer, "LAST_TRY_S", 0.5)
+    monkeypatch.setattr(launch, "PATIENCE_S", 0.05)
+
+
+def done(writer: Writer, *tapes: Tape) -> None:
+    for it in tapes:
+        assert writer.room(len(it.request_body) + sum(map(len, it.chunks)))
+        writer.begin(it)
+        writer.end(it)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_a_failing_store_refused_is_stored_when_it_heals() -> None:
+    store = Healing()
+    with writing(store) as (writer, said):
+        done(writer, *(tape(b"%d" % n) for n in range(5)))
+        assert store.asked.wait(PATIENCE_S)
+        store.well.set()
+        until(lambda: writer.stored == 5)
+        done(writer, tape(b"5"))
+
+    assert sorted(c.request_body for c in store.calls) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert (writer.stored, writer.lost) == (6, 0)
+    assert said == [
+        "memorywalker: calls cannot be stored: disk is full. The agent goes on; the summary counts the lost"
+    ]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_one_call_that_can_never_be_stored_holds_no_other_up() -> None:
+    class Picky(Memory):
+        def put(self, call: Call, /) -> int:
+            if call.request_body == b"poison":
+                raise StoreError("not this one")
+            return super().put(call)
+
+    store = Picky()
+    with writing(store) as (writer, said):
+        done(writer, tape(b"0"), tape(b"poison"), tape(b"1"))
+        until(lambda: writer.stored == 2)
+        done(writer, tape(b"2"))
+
+    assert sorted(c.request_body for c in store.calls) == [b"0", b"1", b"2"]
+    assert (writer.stored, writer.lost, len(said)) == (3, 1, 1)
+
+
+def test_what_waits_for_a_failing_store_is_bounded_and_the_oldest_goes_first() -> None:
+    store = Healing()
+    with writing(store, limit_bytes=400) as (writer, _):
+        done(writer, *(tape(b"%d" % n + b"x" * 39) for n in range(5)))
+        until(lambda: writer.lost == 3)
+        store.well.set()
+
+    assert [c.request_body[:1] for c in store.calls] == [b"3", b"4"]
+    assert (writer.stored, writer.lost) == (2, 3)
+    assert writer.room(400)
+
+
+def test_a_body_that_breaks_a_parser_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(call: Call) -> Call:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(proxy.writer, "settled", broken)
+    store = Late()
+    with writing(store) as (writer, _):
+        done(writer, tape(reply=b"hi"))
+
+    assert [c.response_body for c in store.calls] == [b"hi"]
+    assert (writer.stored, writer.lost) == (1, 0)
+
+
+def test_a_recorded_stream_without_its_end_is_truncated_though_the_transport_saw_none() -> None:
+    store = Late()
+    it = tape(reply=b'event: message_start\ndata: {"type":"message_start","message":{"id":"m"}}\n\n')
+    it.response_headers = ((b"content-type", b"text/event-stream"),)
+    with writing(store) as (writer, _):
+        done(writer, it)
+
+    assert [(c.outcome, c.error) for c in store.calls] == [
+        (Outcome.TRUNCATED, "upstream: the stream ended before its last event")
+    ]
 
 
 def test_closing_waits_no_longer_than_told_and_counts_what_is_left() -> None:

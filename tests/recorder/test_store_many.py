@@ -23,7 +23,7 @@ path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with Store.open(path) as store:
     for call in turns(count, session=name, run=name):
         seq = store.start(call)
-        store.append(seq, call.response_body[:100])
+        store.append({seq: call.response_body[:100]})
         print(seq, flush=True)
         store.finish(seq, call)
 """

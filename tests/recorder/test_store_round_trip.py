@@ -131,8 +131,8 @@ def test_a_started_call_is_there_before_its_response_and_equal_after_it(store: S
 
 def test_what_had_arrived_of_an_unfinished_call_reads_back_as_truncated(store: Store) -> None:
     seq = store.start(CALL)
-    store.append(seq, b"event: ping\n")
-    store.append(seq, b"data: {}\n\n")
+    store.append({seq: b"event: ping\n"})
+    store.append({seq: b"data: {}\n\n"})
     cut = store.call(seq)
     assert (cut.response_body, cut.outcome, cut.error) == (
         b"event: ping\ndata: {}\n\n",
