@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlencode
 
 import orjson
 
@@ -17,14 +18,14 @@ from recorder import wire
 from recorder.call import Call, Outcome
 from recorder.errors import SourceError
 from recorder.headers import clean_url, kept
+from recorder.imports.websocket import Frame, turns
 from recorder.segments import BRACKET
 
 Json = dict[str, object]
 
 _ENTRIES = re.compile(rb'"entries"\s*:\s*\[\Z')
-_CREATE = "response.create"
-_LAST = frozenset(("response.completed", "response.failed", "response.incomplete", "response.cancelled", "error"))
-"""Event types after which the server sends nothing more for a turn (Responses over websocket)."""
+_CLIENT_LEFT = ("client disconnected", "net::err_aborted", "ns_binding_aborted")
+"""What mitmproxy, Chrome and Firefox say when it was the client who broke off."""
 
 
 def entries(path: Path) -> Iterator[tuple[int, Json]]:
@@ -84,74 +85,43 @@ def _spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int]]:
 
 def calls(entry: Json, source: str, run: str) -> Iterator[Call]:
     """The model calls of an entry, none when it is something else. SourceError when a field is not what HAR says."""
-    request, response = _object(entry.get("request"), "request"), _object(entry.get("response"), "response")
+    request, response = _object(entry.get("request"), "request"), _object(entry.get("response") or {}, "response")
     method, url = _text(request.get("method"), "request.method"), _text(request.get("url"), "request.url")
     frames = entry.get("_webSocketMessages")
-    if frames:
-        if wire.classify("GET", url) or wire.classify("POST", url):
-            yield from _turns(entry, request, response, _array(frames, "_webSocketMessages"), source, run)
+    socket = bool(frames) and bool(wire.classify("GET", url) or wire.classify("POST", url))
+    if not socket and (frames or method.upper() != "POST" or not wire.classify(method, url)):
         return
-    if method.upper() != "POST" or not wire.classify(method, url):
-        return
-    body = _content(response.get("content"), "response.content")
-    status = _status(response)
+    status, content = _status(response), _object(response.get("content") or {}, "response.content")
     said = _text(response.get("_error") or "", "response._error")
-    yield Call(
+    outcome, error = _outcome(status, said), said
+    if outcome in (Outcome.COMPLETE, Outcome.HTTP_ERROR) and not socket and _missing(content):
+        outcome, error = Outcome.TRUNCATED, "recorder: the HAR does not hold the body"
+    post = _object(request.get("postData") or {}, "request.postData")
+    call = Call(
         method=method,
         url=clean_url(url),
         status=status,
-        outcome=_outcome(status, said),
-        request_headers=_headers(request, "request"),
-        response_headers=_headers(response, "response"),
-        request_body=_content(request.get("postData"), "request.postData"),
-        response_body=body,
+        outcome=outcome,
+        request_headers=_headers(request, post, "request"),
+        response_headers=_headers(response, content, "response"),
+        request_body=_content(post, "request.postData"),
+        response_body=_content(content, "response.content"),
         started_at_utc=_unix(entry.get("startedDateTime")),
         first_byte_s=_first_byte(entry.get("timings")),
         duration_s=_seconds(entry.get("time")),
-        error=said,
+        error=error,
         source=source,
         run=run,
     )
-
-
-def _turns(entry: Json, request: Json, response: Json, frames: list[object], source: str, run: str) -> Iterator[Call]:
-    """A turn = a client frame `response.create` and the server frames up to the next client frame."""
-    turns: list[tuple[int, Json, list[Json]]] = []
-    sent = 0
-    for index, each in enumerate(frames):
-        frame = _object(each, f"_webSocketMessages[{index}]")
-        if frame.get("type") in ("send", "request"):
-            sent += 1
-            if _kind(frame) == _CREATE:
-                turns.append((sent, frame, []))
-        elif turns:
-            turns[-1][2].append(frame)
-    said = _text(response.get("_error") or "", "response._error")
-    for number, ask, answers in turns:
-        started = _number(ask.get("time")) or _unix(entry.get("startedDateTime"))
-        whole = bool(answers) and _kind(answers[-1]) in _LAST
-        error = "" if whole else said or "the websocket ended before the turn did"
-        cut = Outcome.ABORTED if "client disconnected" in said.lower() else Outcome.TRUNCATED
-        yield Call(
-            method=_text(request.get("method"), "request.method"),
-            url=clean_url(_text(request.get("url"), "request.url")),
-            status=_status(response),
-            outcome=Outcome.COMPLETE if whole else cut if answers else Outcome.UNANSWERED,
-            request_headers=_headers(request, "request"),
-            response_headers=_headers(response, "response"),
-            request_body=_frame(ask),
-            response_body=b"".join(b"\x1e" + _frame(a) + b"\n" for a in answers),
-            started_at_utc=started,
-            first_byte_s=max(0.0, _number(answers[0].get("time")) - started) if answers else None,
-            duration_s=max(0.0, _number(answers[-1].get("time")) - started) if answers else None,
-            error=error,
-            source=f"{source}.ws{number:03d}",
-            run=run,
-        )
+    if socket:
+        listed = _array(frames, "_webSocketMessages")
+        yield from turns(call, [_frame(_object(f, f"_webSocketMessages[{i}]")) for i, f in enumerate(listed)])
+    else:
+        yield call
 
 
 def _outcome(status: int | None, said: str) -> Outcome:
-    if "client disconnected" in said.lower():  # mitmproxy's words
+    if any(words in said.lower() for words in _CLIENT_LEFT):
         return Outcome.ABORTED
     if status is None:
         return Outcome.UNANSWERED
@@ -160,22 +130,25 @@ def _outcome(status: int | None, said: str) -> Outcome:
     return Outcome.HTTP_ERROR if status >= 400 else Outcome.COMPLETE
 
 
-def _kind(frame: Json) -> object:
-    try:
-        said = orjson.loads(_frame(frame))
-    except orjson.JSONDecodeError:
-        return None
-    return said.get("type") if isinstance(said, dict) else None
+def _missing(content: Json) -> bool:
+    """There was a body and the file does not hold it: Chrome gives it up, Firefox has a switch for it."""
+    return not content.get("text") and _number(content.get("size")) > 0
 
 
-def _frame(frame: Json) -> bytes:
+def _frame(frame: Json) -> Frame:
     data = _text(frame.get("data"), "_webSocketMessages.data")
-    return _base64(data, "_webSocketMessages.data") if frame.get("opcode") == 2 else _bytes(data)
+    return Frame(
+        frame.get("type") in ("send", "request"),
+        _base64(data, "_webSocketMessages.data") if frame.get("opcode") == 2 else _bytes(data),
+        _number(frame.get("time")),
+    )
 
 
-def _content(value: object, where: str) -> bytes:
-    content = _object(value or {}, where)
+def _content(content: Json, where: str) -> bytes:
     text = _text(content.get("text") or "", f"{where}.text")
+    if not text and content.get("params"):
+        pairs = [_object(p, f"{where}.params") for p in _array(content["params"], f"{where}.params")]
+        return urlencode([(str(p.get("name", "")), str(p.get("value") or "")) for p in pairs]).encode()
     return _base64(text, f"{where}.text") if content.get("encoding") == "base64" else _bytes(text)
 
 
@@ -190,11 +163,16 @@ def _base64(text: str, where: str) -> bytes:
         raise SourceError(f"{where}: expected base64, got {e}") from e
 
 
-def _headers(message: Json, where: str) -> tuple[tuple[str, str], ...]:
+def _headers(message: Json, content: Json, where: str) -> tuple[tuple[str, str], ...]:
+    """Content held as text has its content-encoding undone: what the header says of it is true no more."""
     pairs = (_object(h, f"{where}.headers") for h in _array(message.get("headers") or [], f"{where}.headers"))
-    return kept(
-        (_text(h.get("name"), f"{where}.headers.name"), _text(h.get("value"), f"{where}.headers")) for h in pairs
-    )
+    found = kept((_text(h.get("name"), f"{where}.headers.name"), _value(h.get("value"))) for h in pairs)
+    undone = content.get("encoding") != "base64" and content.get("text")
+    return tuple((name, value) for name, value in found if not undone or name != "content-encoding")
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
 
 
 def _status(response: Json) -> int | None:

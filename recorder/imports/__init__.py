@@ -1,0 +1,1 @@
+"""What others recorded, a module for each format: each reads a file into calls, one in memory at a time."""
