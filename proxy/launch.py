@@ -22,7 +22,7 @@ from proxy import certificates, harnesses
 from proxy.addon import Tee
 from proxy.harnesses import Family, Profile, Route
 from proxy.routing import Origin, Routes, origin
-from proxy.server import Server, Settings
+from proxy.server import LOOPBACK, Server, Settings, is_loopback
 from proxy.writer import Ledger, Writer
 from recorder.errors import LaunchError
 from recorder.home import data_dir
@@ -87,10 +87,14 @@ def run(
     harness: str | None = None,
     hosts: Sequence[str] = (),
     port: int = 0,
+    listen: str = LOOPBACK,
     strict: bool = False,
     environ: Environ | None = None,
 ) -> Finished:
-    """Run `command` recorded into `db`. Raises LaunchError or StoreError before the command has started."""
+    """Run `command` recorded into `db`. Raises LaunchError or StoreError before the command has started.
+
+    `listen` is the address to listen on; one that is not loopback is told on stderr.
+    """
     environ = os.environ if environ is None else environ
     if not command:
         raise LaunchError("expected a command after --, got none, at memorywalker run")
@@ -99,7 +103,7 @@ def run(
         raise LaunchError(f"expected a command that can be run, got {command[0]!r}, which is not on PATH")
     profile = harnesses.profile(harness) if harness else harnesses.detect(command)
     with recording(
-        db=db, route=route, upstream=upstream, profile=profile, hosts=hosts, port=port, environ=environ
+        db=db, route=route, upstream=upstream, profile=profile, hosts=hosts, port=port, listen=listen, environ=environ
     ) as it:
         words = [command[0], *it.arguments, *command[1:]]
         exit_code = _wait(words, program=program, environ={**environ, **it.variables})
@@ -125,6 +129,7 @@ def serve_proxy(
     harness: str | None = None,
     hosts: Sequence[str] = (),
     port: int = 0,
+    listen: str = LOOPBACK,
     strict: bool = False,
     environ: Environ | None = None,
     until: threading.Event | None = None,
@@ -134,7 +139,7 @@ def serve_proxy(
     profile = harnesses.profile(harness) if harness else harnesses.GENERIC
     stop = threading.Event() if until is None else until
     with recording(
-        db=db, route=route, upstream=upstream, profile=profile, hosts=hosts, port=port, environ=environ
+        db=db, route=route, upstream=upstream, profile=profile, hosts=hosts, port=port, listen=listen, environ=environ
     ) as it:
         for name, value in it.variables.items():
             announce(f"export {name}='{value}'")
@@ -163,6 +168,7 @@ def recording(
     hosts: Sequence[str],
     port: int,
     environ: Environ,
+    listen: str = LOOPBACK,
     notice: Callable[[str], None] | None = None,
 ) -> Iterator[Recording]:
     """A proxy and a writer, up for the length of the block. Raises LaunchError or StoreError."""
@@ -193,10 +199,15 @@ def recording(
         confdir=authority.directory,
         trusted=trusted,
         allow_hosts=patterns if route == "proxy" else (),
+        host=listen,
         port=port,
         log=home / "proxy.log",
     )
     server = Server(tee, settings)
+    if not is_loopback(listen):
+        (notice or _on_stderr)(
+            f"memorywalker: listening on {listen}, which is not loopback: whoever reaches it can use this proxy"
+        )
     try:
         server.start()
         writer.start()

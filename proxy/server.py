@@ -1,4 +1,4 @@
-"""Run mitmproxy inside our own program: one thread, one loop, our two addons, no terminal, loopback only.
+"""Run mitmproxy inside our own program: one thread, one loop, our two addons, no terminal, loopback unless asked.
 
 mitmproxy's console programs load some thirty addons; each hook visits them all. Capture needs five of them, so a plain
 `Master` carries those: listener, layer choice, certificates, h2c refusal and our tee.
@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 from mitmproxy import options
@@ -23,9 +24,18 @@ from proxy.addon import Tee
 from recorder.errors import LaunchError
 
 LOOPBACK = "127.0.0.1"
+EVERYWHERE = ("", "0.0.0.0", "::")
 
 START_S = 30.0
 STOP_S = 5.0
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there. A name other than localhost is taken for reachable."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,8 @@ class Settings:
     """PEM file of the roots by which upstream servers are judged."""
     allow_hosts: Sequence[str] = ()
     """Patterns of `host:port` whose TLS is opened; empty = whatever arrives is for us."""
+    host: str = LOOPBACK
+    """Address to listen on."""
     port: int = 0
     """0 = any free one."""
     log: Path | None = None
@@ -57,17 +69,23 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"http://{LOOPBACK}:{self.port}"
+        """As a client on this machine reaches it."""
+        host = self._settings.host
+        if host in EVERYWHERE:
+            host = LOOPBACK
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     def start(self) -> None:
         """Listen. Raises LaunchError when the port cannot be had."""
         self._thread.start()
         if not self._started.wait(START_S):
-            raise LaunchError(f"expected the proxy to listen within {START_S:.0f} s, got nothing, at {LOOPBACK}")
+            raise LaunchError(
+                f"expected the proxy to listen within {START_S:.0f} s, got nothing, at {self._settings.host}"
+            )
         if self._failed is not None:
             self._thread.join(STOP_S)
             raise LaunchError(
-                f"expected a free port, got {self._failed}, at {LOOPBACK}:{self._settings.port}"
+                f"expected a free port, got {self._failed}, at {self._settings.host}:{self._settings.port}"
             ) from self._failed
 
     def stop(self, *, linger_s: float = 1.0) -> None:
@@ -91,7 +109,7 @@ class Server:
         settings = self._settings
         opts = options.Options(
             mode=[settings.mode],
-            listen_host=LOOPBACK,
+            listen_host=settings.host,
             listen_port=settings.port,
             confdir=str(settings.confdir),
             allow_hosts=list(settings.allow_hosts),

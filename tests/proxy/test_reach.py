@@ -1,13 +1,19 @@
 """What is opened, what is kept, and what never is."""
 
+import os
+import socket
 import ssl
 from pathlib import Path
 
 import httpx
 import pytest
-from loopback import Peer, Upstream, capture, connect, make_identity, recorded, until
+from loopback import PATIENCE_S, Peer, Upstream, capture, connect, make_identity, recorded, until
 
+from proxy import harnesses
 from proxy.harnesses import Route
+from proxy.launch import recording, run
+from proxy.server import is_loopback
+from recorder.errors import LaunchError
 from recorder.store import Store
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
@@ -156,3 +162,115 @@ def test_a_client_that_does_not_trust_us_is_named_in_the_notes(tmp_path: Path, h
         (note,) = it.recording.notes()
 
     assert note.startswith("api.anthropic.com: the client broke off TLS")
+
+
+def test_what_is_tunnelled_is_not_looked_into(tmp_path: Path, home: Path) -> None:
+    """Not TLS, not HTTP, and the server speaks first."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        capture(tmp_path, upstream="http://127.0.0.1:1", home=home) as it,
+        socket.create_connection(("127.0.0.1", int(it.recording.url.rpartition(":")[2])), PATIENCE_S) as client,
+    ):
+        client.sendall(f"CONNECT 127.0.0.1:{listener.getsockname()[1]} HTTP/1.1\r\n\r\n".encode())
+        assert client.recv(65536).startswith(b"HTTP/1.1 200")
+        client.sendall(b"\x00\xffEHLO\r\n")
+        server, _ = listener.accept()
+        with server:
+            assert server.recv(65536) == b"\x00\xffEHLO\r\n"
+            server.sendall(b"220 ready\r\n")
+            assert client.recv(65536) == b"220 ready\r\n"
+
+    assert recorded(tmp_path) == []
+
+
+def test_the_server_of_a_tunnel_gets_the_clients_own_first_flight(tmp_path: Path, home: Path) -> None:
+    """The ClientHello arrives byte for byte, its random numbers included: nobody stood between."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    handshake = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        handshake.do_handshake()
+    hello = outgoing.read()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        capture(tmp_path, upstream="http://127.0.0.1:1", home=home) as it,
+        socket.create_connection(("127.0.0.1", int(it.recording.url.rpartition(":")[2])), PATIENCE_S) as client,
+    ):
+        client.sendall(f"CONNECT 127.0.0.1:{listener.getsockname()[1]} HTTP/1.1\r\n\r\n".encode())
+        assert client.recv(65536).startswith(b"HTTP/1.1 200")
+        client.sendall(hello)
+        server, _ = listener.accept()
+        with server:
+            received = b""
+            while len(received) < len(hello):
+                received += server.recv(65536)
+
+    assert hello[:1] == b"\x16"
+    assert received == hello
+    assert it.recording.tee.refused == {}
+
+
+def test_we_listen_on_loopback_alone_unless_asked(tmp_path: Path, home: Path) -> None:
+    with capture(tmp_path, upstream="http://127.0.0.1:1", home=home) as it:
+        port = int(it.recording.url.rpartition(":")[2])
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.2", port), PATIENCE_S):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("host", "is_it"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.2", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.0.2.1", False),
+        ("", False),
+        ("my-machine", False),
+    ],
+)
+def test_what_counts_as_loopback(host: str, is_it: bool) -> None:
+    assert is_loopback(host) is is_it
+
+
+def listening(folder: Path, home: Path, host: str) -> tuple[str, list[str]]:
+    said: list[str] = []
+    with recording(
+        db=folder / "traces.db",
+        route="proxy",
+        upstream="http://127.0.0.1:1",
+        profile=harnesses.profile("generic"),
+        hosts=(),
+        port=0,
+        environ={"MEMORYWALKER_HOME": str(home)},
+        listen=host,
+        notice=said.append,
+    ) as it:
+        port = int(it.url.rpartition(":")[2])
+        with socket.create_connection((host, port), PATIENCE_S) as client:
+            client.sendall(b"CONNECT 127.0.0.1:1 HTTP/1.1\r\n\r\n")
+            assert client.recv(65536).startswith(b"HTTP/1.1 200")
+        return it.variables["HTTPS_PROXY"].rpartition(":")[0], said
+
+
+@pytest.mark.parametrize(("host", "url"), [("127.0.0.2", "http://127.0.0.2"), ("::1", "http://[::1]")])
+def test_another_loopback_address_is_listened_on_in_silence(tmp_path: Path, home: Path, host: str, url: str) -> None:
+    assert listening(tmp_path, home, host) == (url, [])
+
+
+def test_an_address_that_others_reach_is_told_once(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """192.0.2.1 is set aside for documentation (RFC 5737): no machine has it, so nothing is exposed here."""
+    with pytest.raises(LaunchError, match=r"^expected a free port, got .*, at 192\.0\.2\.1:0$"):
+        run(
+            ["true"],
+            db=tmp_path / "traces.db",
+            listen="192.0.2.1",
+            environ={"MEMORYWALKER_HOME": str(home), "PATH": os.environ["PATH"]},
+        )
+
+    assert capsys.readouterr().err == (
+        "memorywalker: listening on 192.0.2.1, which is not loopback: whoever reaches it can use this proxy\n"
+    )
