@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, inspect, select
+from sqlalchemy import Connection, Engine, Table, create_engine, event, func, insert, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -25,6 +25,7 @@ BUSY_TIMEOUT_S = 30.0
 """How long a writer waits for another process's transaction; ours take milliseconds."""
 
 PAGE_BYTES = 8192
+_TABLES_LOCK = int.from_bytes(b"memwalk", "big")
 
 T = TypeVar("T")
 
@@ -64,6 +65,15 @@ def errors(where: str) -> Iterator[None]:
         raise StoreError(
             f"database: expected to read and write, got {type(e.orig).__name__}: {said}, at {where}"
         ) from e
+
+
+@contextmanager
+def alone(engine: Engine) -> Iterator[Connection]:
+    """A transaction that makes or alters tables: one at a time, though many programs may open the same new database."""
+    with engine.begin() as connection:  # on SQLite that has the write lock already
+        if engine.dialect.name == "postgresql":
+            connection.execute(select(func.pg_advisory_xact_lock(_TABLES_LOCK)))
+        yield connection
 
 
 def ignoring_duplicates(connection: Connection, table: Table) -> Insert:
@@ -146,7 +156,7 @@ def _bring_to_version(engine: Engine, where: str, *, create: bool) -> None:
     if version == "":
         if not create:
             raise StoreError(f"database: expected recorded calls, got an empty database, at {where}")
-        with engine.begin() as connection:
+        with alone(engine) as connection:
             if not inspect(connection).has_table(schema.alembic_version.name):
                 schema.metadata.create_all(connection)
                 connection.execute(insert(schema.alembic_version).values(version_num=schema.VERSION))

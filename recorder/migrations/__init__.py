@@ -9,6 +9,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Engine
 
+from recorder.database import alone
 from recorder.errors import StoreError
 
 FOLDER = Path(__file__).parent
@@ -28,7 +29,7 @@ def upgrade(engine: Engine, version: str, where: str, *, folder: Path = FOLDER) 
     def steps(revision: object, _: MigrationContext) -> list[RevisionStep]:
         return script._upgrade_revs("head", cast(str, revision))  # as alembic's own command
 
-    with engine.begin() as connection:
+    with alone(engine) as connection:
         context = MigrationContext.configure(connection, opts={"fn": steps, "script": script})
         with Operations.context(context):
             context.run_migrations()

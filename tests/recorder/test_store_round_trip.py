@@ -1,28 +1,37 @@
 """What goes into the store comes out equal, byte for byte, and is found again by session and run."""
 
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import databases
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import func, select
 from storecalls import CALL, SESSION, anthropic, stream, turns
 
+from recorder import database, schema
 from recorder.call import Call, Outcome
 from recorder.errors import StoreError
 from recorder.importing import read_har
 from recorder.message import Exchange, prefix_hash
+from recorder.outcome import Repeat
 from recorder.store import UNFINISHED, Fault, RunInfo, SessionInfo, Store
 from recorder.wire import read
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 
 
+@pytest.fixture(params=databases.KINDS)
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with databases.empty(request.param, tmp_path) as target:
+        yield target
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "t.db") as opened:
+def store(target: str) -> Iterator[Store]:
+    with Store.open(target) as opened:
         yield opened
 
 
@@ -64,13 +73,13 @@ def test_calls_of_any_bytes_come_back_equal(
         assert store.verify() == []
 
 
-def test_a_growing_session_comes_back_from_a_store_opened_anew(tmp_path: Path) -> None:
+def test_a_growing_session_comes_back_from_a_store_opened_anew(target: str) -> None:
     calls = turns(45)
     for some in (calls[:20], calls[20:21], calls[21:]):  # a new process goes on where the last one ended
-        with Store.open(tmp_path / "t.db") as store:
+        with Store.open(target) as store:
             for call in some:
                 store.put(call)
-    with Store.open(tmp_path / "t.db") as store:
+    with Store.open(target, create=False) as store:
         assert store.call(45) == replace(calls[44], seq=45)
         assert [replace(c, seq=0) for c in store.calls()] == calls
         assert store.verify() == []
@@ -154,12 +163,12 @@ def test_responses_that_end_in_another_order_stay_with_their_requests(store: Sto
 
 
 def test_finishing_a_call_that_was_not_started_is_one_line(store: Store) -> None:
-    with pytest.raises(StoreError, match=r"^call 7: expected a started call, got none of that number at .*t\.db$"):
+    with pytest.raises(StoreError, match=r"^call 7: expected a started call, got none of that number at .*/t[.\w]*$"):
         store.finish(7, CALL)
 
 
 def test_asking_for_a_call_that_is_not_there_is_one_line(store: Store) -> None:
-    with pytest.raises(StoreError, match=r"^call 3: expected a stored call, got none of that number at .*t\.db$"):
+    with pytest.raises(StoreError, match=r"^call 3: expected a stored call, got none of that number at .*/t[.\w]*$"):
         store.call(3)
 
 
@@ -171,7 +180,7 @@ def test_calls_known_by_run_and_source_are_added_once(store: Store) -> None:
     assert [c.source for c in store.calls()] == ["a.har#1", "a.har#2", "a.har#2"]
 
 
-def test_the_prefix_of_a_call_is_one_node_and_its_parents_are_stored(store: Store, tmp_path: Path) -> None:
+def test_the_prefix_of_a_call_is_one_node_and_its_parents_are_stored(store: Store, target: str) -> None:
     store.put(replace(CALL, request_body=anthropic("one", "two", "three")))
     store.put(replace(CALL, request_body=anthropic("one", "two", "three", "four", "five")))
     meaning = read(store.call(2))
@@ -179,10 +188,29 @@ def test_the_prefix_of_a_call_is_one_node_and_its_parents_are_stored(store: Stor
     node = meaning.head.digest
     for message in meaning.messages:
         node = prefix_hash(node, message.digest)
-    database = sqlite3.connect(tmp_path / "t.db")
-    assert database.execute("select head, node from call where seq = 2").fetchone() == (meaning.head.digest, node)
-    assert database.execute("select count(*) from node").fetchone() == (6,)
-    database.close()
+    engine = database.connect(target)
+    with engine.connect().execution_options(reading=True) as connection:
+        found = connection.execute(select(schema.call.c.head, schema.call.c.node).where(schema.call.c.seq == 2)).one()
+        assert [bytes(v) for v in found] == [meaning.head.digest, node]
+        assert connection.scalar(select(func.count()).select_from(schema.node)) == 6
+    engine.dispose()
+
+
+def test_a_run_is_counted_as_whoever_opens_the_database_next_will_find_it(store: Store) -> None:
+    assert store.held("r1") == 0
+    store.put(CALL)
+    open_ = store.start(CALL)
+    store.put(replace(CALL, run="r2"))
+    assert store.held("r1") == 1
+    store.finish(open_, CALL)
+    assert store.held("r1") == 2
+
+
+def test_a_retry_is_found_in_the_database(store: Store) -> None:
+    for call in (CALL, *turns(2), CALL):
+        store.put(call)
+    assert store.repeats() == store.repeats(session=SESSION) == {4: Repeat(1, "retry")}
+    assert store.repeats(session="another") == {}
 
 
 def test_a_parser_that_fails_costs_the_prefix_and_not_the_call(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
