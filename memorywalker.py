@@ -391,6 +391,9 @@ def drift(
     engine: Engine = "auto",
     kl: Annotated[bool, typer.Option("--kl", help="Compare whole distributions too.")] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a plot there, too.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the rows there as JSON lines, too.")
+    ] = None,
     max_head_tokens: MaxHead = None,
     max_tokens: MaxTokens = None,
     json: Json = False,
@@ -416,11 +419,14 @@ def drift(
         )
     if plot:
         draw(found, plot)
+    lines = [_dumps(one) for one in json_rows(found)]
+    if report:
+        report.write_text("".join(f"{line}\n" for line in lines))
     if json:
-        for one in json_rows(found):
-            _json(one)
-        return
-    _print(table(found))
+        for line in lines:
+            _line(line)
+    else:
+        _print(table(found))
 
 
 # ---- shared
@@ -522,9 +528,13 @@ def _line(text: str) -> None:
 
 
 def _json(value: object) -> None:
+    _line(_dumps(value))
+
+
+def _dumps(value: object) -> str:
     import orjson
 
-    _line(orjson.dumps(value, option=orjson.OPT_SERIALIZE_DATACLASS).decode())
+    return orjson.dumps(value, default=str).decode()
 
 
 def _print(drawn: "RenderableType") -> None:

@@ -26,6 +26,9 @@ TASK = "report.py prints a wrong total. Find out why, repair it and add a test."
 SYSTEM = "You are a careful engineer. Work in small steps."
 """Short, and few tools with it: a small model on two cores can then score the session in seconds."""
 
+HEAD_TOKENS = 200
+"""System text and tool schemas are cut to this for training and drift, for every scheme alike; the record is whole."""
+
 OPENCODE_CONFIG = {
     "model": "anthropic/claude-sonnet-4-5",
     "small_model": "anthropic/claude-sonnet-4-5",
@@ -96,11 +99,13 @@ def play(*, agents: Path, out: Path, steps: int = 3, model: str = "smollm2") -> 
     codes.append(_memorywalker("verify", "--db", db))
     _title("Training rows: each branch once, each sampled token trained once")
     codes.append(_memorywalker("export", "--db", db, "--tokenizer", model, "--out", str(out / "rows")))
-    _title(f"{steps} training steps of {model} on them")
-    trained = ("--steps", str(steps), "--out", str(out / "checkpoint"))
+    _title(f"{steps} training steps of {model} on them, with shortened system prompts: this is a small machine's demo")
+    short = ("--max-head-tokens", str(HEAD_TOKENS))
+    trained = ("--steps", str(steps), "--out", str(out / "checkpoint"), *short)
     codes.append(_memorywalker("train", "--db", db, "--model", model, "--scheme", "logittree", *trained))
     _title("Drift: how far each scheme's contexts are from those the model really had")
-    codes.append(_memorywalker("drift", "--db", db, "--model", model))
+    plot = ("--plot", str(out / "drift.png"), "--report", str(out / "drift.jsonl"))
+    codes.append(_memorywalker("drift", "--db", db, "--model", model, *short, *plot))
     _say(f"\n== done in {time.monotonic() - began:.0f} s; everything is in {out}")
     return next((code for code in codes if code), 0)
 
