@@ -24,6 +24,7 @@ from proxy.harnesses import Family, Profile, Route
 from proxy.routing import Origin, Routes, origin
 from proxy.server import LOOPBACK, Server, Settings, is_loopback
 from proxy.writer import Ledger, Writer
+from recorder.call import Call
 from recorder.errors import LaunchError
 from recorder.home import data_dir
 from recorder.store import Store
@@ -89,6 +90,7 @@ def run(
     port: int = 0,
     listen: str = LOOPBACK,
     strict: bool = False,
+    redact: Callable[[Call], Call] | None = None,
     environ: Environ | None = None,
 ) -> Finished:
     """Run `command` recorded into `db`. Raises LaunchError or StoreError before the command has started.
@@ -103,7 +105,15 @@ def run(
         raise LaunchError(f"expected a command that can be run, got {command[0]!r}, which is not on PATH")
     profile = harnesses.profile(harness) if harness else harnesses.detect(command)
     with recording(
-        db=db, route=route, upstream=upstream, profile=profile, hosts=hosts, port=port, listen=listen, environ=environ
+        db=db,
+        route=route,
+        upstream=upstream,
+        profile=profile,
+        hosts=hosts,
+        port=port,
+        listen=listen,
+        environ=environ,
+        redact=redact,
     ) as it:
         words = [command[0], *it.arguments, *command[1:]]
         exit_code = _wait(words, program=program, environ={**environ, **it.variables})
@@ -131,6 +141,7 @@ def serve_proxy(
     port: int = 0,
     listen: str = LOOPBACK,
     strict: bool = False,
+    redact: Callable[[Call], Call] | None = None,
     environ: Environ | None = None,
     until: threading.Event | None = None,
 ) -> Finished:
@@ -139,7 +150,15 @@ def serve_proxy(
     profile = harnesses.profile(harness) if harness else harnesses.GENERIC
     stop = threading.Event() if until is None else until
     with recording(
-        db=db, route=route, upstream=upstream, profile=profile, hosts=hosts, port=port, listen=listen, environ=environ
+        db=db,
+        route=route,
+        upstream=upstream,
+        profile=profile,
+        hosts=hosts,
+        port=port,
+        listen=listen,
+        environ=environ,
+        redact=redact,
     ) as it:
         for name, value in it.variables.items():
             announce(f"export {name}='{value}'")
@@ -170,6 +189,7 @@ def recording(
     environ: Environ,
     listen: str = LOOPBACK,
     notice: Callable[[str], None] | None = None,
+    redact: Callable[[Call], Call] | None = None,
 ) -> Iterator[Recording]:
     """A proxy and a writer, up for the length of the block. Raises LaunchError or StoreError."""
     target = origin(upstream, where="--upstream") if upstream else None
@@ -185,7 +205,7 @@ def recording(
     origins = _origins(profile, environ)
     default = profile.base_urls[0].family if profile.base_urls else "anthropic"
     run_id = uuid4().hex
-    writer = Writer(lambda: open_store(db), run=run_id, notice=notice or _on_stderr)
+    writer = Writer(lambda: open_store(db), run=run_id, notice=notice or _on_stderr, redact=redact)
     routes = Routes(
         classify=classify,
         is_model_host=lambda host, port: opened.search(f"{host}:{port}") is not None,

@@ -52,13 +52,15 @@ class Writer:
         run: str,
         notice: Callable[[str], None],
         limit_bytes: int = LIMIT_BYTES,
+        redact: Callable[[Call], Call] | None = None,
     ) -> None:
         """`open_store` is called on the writer's thread; `notice` gets one line the first time that a call cannot be
-        stored."""
+        stored. `redact` sees each call before the store does; replies are then stored whole only, not as they come."""
         self._open_store = open_store
         self._run = run
         self._notice = notice
         self._limit_bytes = limit_bytes
+        self._redact = redact
         self._queue: SimpleQueue[tuple[str, Tape | None]] = SimpleQueue()
         self._taken = 0  # written by the proxy's thread only
         self._released = 0  # written by the writer's thread only
@@ -158,7 +160,7 @@ class Writer:
         if self._down:
             return
         try:
-            self._seqs[tape] = store.start(call_of(tape, run=self._run))
+            self._seqs[tape] = store.start(self._call(tape))
         except Exception as e:  # noqa: BLE001  # traffic goes on; the call is stored whole when it ends
             self._fail(e)
 
@@ -173,7 +175,7 @@ class Writer:
 
     def _write(self, store: Ledger, tape: Tape, seq: int) -> bool:
         try:
-            call = replace(_settled(call_of(tape, run=self._run)), seq=seq)
+            call = replace(_settled(self._call(tape)), seq=seq)
             if seq:
                 store.finish(seq, call)
             else:
@@ -188,6 +190,10 @@ class Writer:
         elif not self._abandoned:
             self.stored += 1
         return True
+
+    def _call(self, tape: Tape) -> Call:
+        call = call_of(tape, run=self._run)
+        return self._redact(call) if self._redact else call
 
     def _try_again(self, store: Ledger) -> None:
         """Each waiting call once, or up to the first that fails again; that one goes to the end of the row."""
@@ -226,6 +232,8 @@ class Writer:
             self._lose(gone, why)
 
     def _flush(self, store: Ledger) -> None:
+        if self._redact:
+            return  # half a secret is not recognised
         pieces: dict[int, bytes] = {}
         have = {tape: len(tape.chunks) for tape in self._seqs}
         for tape, count in have.items():
