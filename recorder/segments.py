@@ -9,7 +9,7 @@ A body is compared with the one before it first: what they share, however far ap
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -23,6 +23,10 @@ MIN_BLOCK_BYTES = 256
 MIN_STRING_BYTES = 512
 """A string this long is a segment of its own: `cache_control` and key order change around it. Ours."""
 
+HASH_STEP_BYTES = 1 << 15
+Hashes = Sequence[tuple[int, blake2b]]
+"""Hash states after so many bytes of a body, rising."""
+
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+([\[\]{}])', re.DOTALL)
 _OPENING = frozenset(b"[{")
@@ -32,6 +36,20 @@ _ARRAY = ord("[")
 def digest(data: bytes) -> bytes:
     """Content address of a segment or body: 16 bytes of BLAKE2b."""
     return blake2b(data, digest_size=16).digest()
+
+
+def digest_along(body: bytes, known: Hashes = (), shared: int = 0) -> tuple[bytes, Hashes]:
+    """`digest(body)`, gone on with from the last of the `known` states that lies in the `shared` start; and its own."""
+    states = [state for state in known if state[0] <= shared]
+    at, h = states[-1] if states else (0, blake2b(digest_size=16))
+    h = h.copy()
+    view = memoryview(body)
+    while at < len(body):
+        h.update(view[at : at + HASH_STEP_BYTES])
+        at += HASH_STEP_BYTES
+        if at < len(body):
+            states.append((at, h.copy()))
+    return h.digest(), states
 
 
 def split(body: bytes) -> list[bytes]:

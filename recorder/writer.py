@@ -6,15 +6,17 @@ read from the database when missing and thrown away when a transaction fails.
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
 
-from recorder import database, packs, recipe, rows, schema, segments, wire
+from recorder import database, growing, packs, recipe, rows, schema, segments
 from recorder.call import Call
-from recorder.message import Exchange, Hints, prefix_hash
+from recorder.growing import Known, Meaning
+from recorder.message import Hints, prefix_hash
 from recorder.reader import Reader
 from recorder.recipe import shared_start
+from recorder.wire.speaker import speaker
 
 MAX_RECIPE_CHAIN = 32
 """Recipes to read for one body at most; a whole recipe now and then costs little, following a long chain much. Ours."""
@@ -39,6 +41,8 @@ class _Last:
     ids: list[int]
     chain: int
     cut: segments.Cut
+    known: Known = growing.NOTHING
+    hashes: segments.Hashes = ()
 
 
 @dataclass(slots=True)
@@ -68,23 +72,27 @@ class Writer:
 
     def insert(self, connection: Connection, call: Call, *, finished: bool, once: bytes | None = None) -> int:
         """Store a call, with its response when it is finished; its seq."""
-        meaning, hints = self._read(call)
-        session_key, run_key = rows.key(hints.session or call.run), rows.key(call.run)
-        session = self._session(connection, session_key, rows.key(hints.harness))
+        body = call.request_body
+        before, shared = _nearest(self._likely(call), body)
+        meaning = self._read(call, before, shared)
+        session_key, run_key = rows.key(meaning.hints.session or call.run), rows.key(call.run)
+        session = self._session(connection, session_key, rows.key(meaning.hints.harness))
+        if before not in session.bodies:
+            before, shared = _nearest(session, body)
         if run_key not in self._runs:
             self._runs[run_key] = _key_id(connection, schema.run, run_key)
-        before, shared = _nearest(session, call.request_body)
         meta = rows.request_meta(call)
-        cut = segments.cut(call.request_body, before.cut if before else segments.EMPTY)
+        cut = segments.cut(body, before.cut if before else segments.EMPTY)
+        request_digest, hashes = segments.digest_along(body, before.hashes if before else (), shared)
         ids, request_pack = self._store_segments(connection, session, meta, cut, before)
         base = before if before and before.chain < MAX_RECIPE_CHAIN else None
         head, node = self._store_prefix(connection, meaning)
         values: dict[str, object] = {
             "once": once,
-            "model": rows.key(meaning.head.model) if meaning else "",
+            "model": rows.key(meaning.exchange.head.model) if meaning.exchange else "",
             "started_at_utc": call.started_at_utc,
-            "request_length": len(call.request_body),
-            "request_digest": segments.digest(call.request_body),
+            "request_length": len(body),
+            "request_digest": request_digest,
             "head": head,
             "node": node,
             "base": base.seq if base else None,
@@ -105,7 +113,7 @@ class Writer:
         seq = int(connection.execute(_INSERT_CALL, values).scalar_one())
         if before and 2 * shared >= len(before.cut.body):
             session.bodies.remove(before)
-        session.bodies.append(_Last(seq, ids, base.chain + 1 if base else 0, cut))
+        session.bodies.append(_Last(seq, ids, base.chain + 1 if base else 0, cut, growing.learn(cut, meaning), hashes))
         del session.bodies[:-SESSION_BODIES]
         return seq
 
@@ -131,13 +139,17 @@ class Writer:
             insert(schema.chunk), [{"seq": s, "place": last.get(s, -1) + 1, "data": d} for s, d in pieces.items()]
         )
 
-    def _read(self, call: Call) -> tuple[Exchange | None, Hints]:
+    def _likely(self, call: Call) -> _Session | None:
+        """The session that the headers name, or else the run's, if its bodies are in memory."""
+        said = speaker(call.request_headers, {}).session or call.run
+        return self._sessions.get(rows.key(said))
+
+    def _read(self, call: Call, before: _Last | None, shared: int) -> Meaning:
         try:
-            meaning = wire.read(replace(call, response_body=b""))
-            return (meaning, meaning.hints) if isinstance(meaning, Exchange) else (None, wire.hints(call))
+            return growing.read(call, before.known if before else growing.NOTHING, shared)
         except Exception:  # noqa: BLE001  observing never disturbs: the bytes are stored, the failure is counted
             self.unparsed += 1
-            return None, Hints()
+            return Meaning(Hints(), None)
 
     def _session(self, connection: Connection, key: str, harness: str) -> _Session:
         if key in self._sessions:
@@ -182,38 +194,38 @@ class Writer:
             known.update(_segment_ids(connection, list(new)))
         return [known[d] for d in cut.digests], session.link.id
 
-    def _store_prefix(self, connection: Connection, meaning: Exchange | None) -> tuple[bytes | None, bytes | None]:
+    def _store_prefix(self, connection: Connection, meaning: Meaning) -> tuple[bytes | None, bytes | None]:
         """Store the nodes of the trie that are not there yet; the ids of root and leaf."""
-        if meaning is None:
+        if meaning.exchange is None:
             return None, None
         if len(self._nodes) > KNOWN_NODES:
             self._nodes.clear()
         known = self._nodes
-        parent = root = meaning.head.digest
+        parent = root = meaning.exchange.head.digest
         new: list[dict[str, bytes | None]] = []
         if root not in known:
             known[root] = root
             new.append({"id": root, "parent": None, "message": None})
-        for message in meaning.messages:
-            step = parent + message.digest
+        for message in meaning.digests:
+            step = parent + message
             node = known.get(step)
             if node is None:
-                node = known[step] = prefix_hash(parent, message.digest)
-                new.append({"id": node, "parent": parent, "message": message.digest})
+                node = known[step] = prefix_hash(parent, message)
+                new.append({"id": node, "parent": parent, "message": message})
             parent = node
         if new:
             connection.execute(database.ignoring_duplicates(connection, schema.node), new)
         return root, parent
 
 
-def _nearest(session: _Session, body: bytes) -> tuple[_Last | None, int]:
+def _nearest(session: _Session | None, body: bytes) -> tuple[_Last | None, int]:
     """The body of the session that this one shares the longest start with, the newest of equals, and that length."""
     found, longest = None, -1
-    for last in reversed(session.bodies):
+    for last in reversed(session.bodies if session else ()):
         shared = shared_start(last.cut.body, body)
         if shared > longest:
             found, longest = last, shared
-    return found, longest
+    return found, max(longest, 0)
 
 
 def _segment_ids(connection: Connection, digests: Sequence[bytes]) -> dict[bytes, int]:
