@@ -10,10 +10,15 @@ import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from hashlib import shake_128
+from pathlib import Path
 
 from recorder.call import Call, Outcome
+from recorder.errors import StoreError
+from recorder.har_writing import write_har
 from recorder.outcome import settled
-from recorder.rewrite import Path, rewritten
+from recorder.rewrite import Path as Keys
+from recorder.rewrite import rewritten
+from recorder.store import Store
 
 MARKERS = (
     "x-anthropic-billing-header",
@@ -54,6 +59,17 @@ def scrub_calls(calls: Iterable[Call], *, keep: Iterable[str] = (), salt: bytes 
     return map(scrubber.call, calls)
 
 
+def write(calls: Iterable[Call], out: str | Path, *, keep: Iterable[str] = (), salt: bytes | None = None) -> int:
+    """Scrub into a new HAR (`out` ends in `.har`) or a new database; how many calls. Nothing there is overwritten."""
+    scrubbed = scrub_calls(calls, keep=keep, salt=salt)
+    if "://" not in str(out) and Path(out).exists():
+        raise StoreError(f"scrub: expected a name for a new file, got one that exists, at {out}")
+    if str(out).endswith(".har"):
+        return write_har(out, scrubbed)
+    with Store.open(out) as store:
+        return sum(1 for call in scrubbed if store.put(call))
+
+
 class Scrubber:
     def __init__(self, *, keep: Iterable[str] = (), salt: bytes | None = None) -> None:
         self._salt = secrets.token_bytes(16) if salt is None else salt
@@ -71,7 +87,7 @@ class Scrubber:
             made = settled(replace(made, outcome=Outcome.COMPLETE, error=""))
         return made
 
-    def leaf(self, text: str, path: Path) -> str:
+    def leaf(self, text: str, path: Keys) -> str:
         if not path:
             return self.text(text)
         last = path[-1]
@@ -128,7 +144,7 @@ class Scrubber:
         return "".join([*out, self._piece(text[at:])])
 
 
-def _depth(path: Path) -> int:
+def _depth(path: Keys) -> int:
     """Where to begin to look for keys of spoken content: Responses names the whole prefix `input`."""
     return 1 if path[0] == "input" else 2 if path[:2] == ("response", "input") else 0
 
