@@ -175,12 +175,16 @@ def serve(
 @app.command()
 def demo(
     agents: Annotated[Path, typer.Option(help="Folder in which npm installed the agents.")] = Path(".agents"),
-    out: Annotated[Path, typer.Option(help="Where everything it makes goes; replaced if there.")] = Path("demo-out"),
+    out: Annotated[Path, typer.Option(help="Where everything it makes goes; an earlier demo is replaced.")] = Path(
+        "demo-out"
+    ),
+    model: Annotated[str, typer.Option(help="Model to train and to measure drift with.")] = "smollm2",
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 3,
 ) -> int:
     """The whole way on real agents: record, tree, rows, a few training steps, drift."""
     from proxy.demo import play
 
-    return play(agents=agents, out=out)
+    return play(agents=agents, out=out, model=model, steps=steps)
 
 
 @app.command("import")

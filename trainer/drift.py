@@ -17,6 +17,7 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
+from recorder.errors import TrainError
 from trainer.causes import NONE, causes, evicted_share
 from trainer.engines.step import Engine
 from trainer.episodes import Episode
@@ -88,11 +89,13 @@ def drift(
     kl: bool = False,
     step: Callable[[str], None] = lambda doing: None,
 ) -> Drift:
-    """Measure schemes on the source's episodes. ValueError for an unknown scheme or engine.
+    """Measure schemes on the source's episodes. ValueError: unknown scheme or engine. TrainError: no episode.
 
     `kl` also compares whole distributions, which costs one more forward a scheme. `step` hears what is being done.
     """
     episodes = source.episodes
+    if not episodes:
+        raise TrainError("expected sampled tokens to compare, got none in any session")
     plans = {scheme: [plan(scheme, episode) for episode in episodes] for scheme in schemes}
     measured: dict[str, list[_Measured]] = {scheme: [] for scheme in schemes}
     references: dict[str, int] = {}

@@ -85,29 +85,41 @@ AGENTS = (
 )
 
 
-def play(*, agents: Path, out: Path, steps: int = 3, model: str = "smollm2") -> int:
-    """Play it all into `out`, which is replaced if an earlier demo made it. The first exit code that is not 0, or 0."""
+def play(*, agents: Path, out: Path, model: str, steps: int) -> int:
+    """Play it all into `out`, in place of an earlier demo. Stops at the first exit code that is not 0; returns it."""
     began = time.monotonic()
     out = out.resolve()
     _fresh(out)
     db = str(out / "traces.db")
-    recorded = [_record(agent, agents.resolve(), out, db) for agent in AGENTS]
-    codes = list(recorded)
-    _title("What their contexts went through")
-    codes.append(_memorywalker("sessions", "--db", db))
-    codes.append(_memorywalker("show", "--db", db))
-    codes.append(_memorywalker("verify", "--db", db))
-    _title("Training rows: each branch once, each sampled token trained once")
-    codes.append(_memorywalker("export", "--db", db, "--tokenizer", model, "--out", str(out / "rows")))
-    _title(f"{steps} training steps of {model} on them, with shortened system prompts: this is a small machine's demo")
+    for agent in AGENTS:
+        if code := _record(agent, agents.resolve(), out, db):
+            return code
     short = ("--max-head-tokens", str(HEAD_TOKENS))
-    trained = ("--steps", str(steps), "--out", str(out / "checkpoint"), *short)
-    codes.append(_memorywalker("train", "--db", db, "--model", model, "--scheme", "logittree", *trained))
-    _title("Drift: how far each scheme's contexts are from those the model really had")
-    plot = ("--plot", str(out / "drift.png"), "--report", str(out / "drift.jsonl"))
-    codes.append(_memorywalker("drift", "--db", db, "--model", model, *short, *plot))
+    checkpoint = ("--steps", str(steps), "--out", str(out / "checkpoint"), *short)
+    files = ("--plot", str(out / "drift.png"), "--report", str(out / "drift.jsonl"), *short)
+    for title, *words in (
+        ("What their contexts went through", "sessions"),
+        ("", "show"),
+        ("", "verify"),
+        (
+            "Training rows: each branch once, each sampled token trained once",
+            *("export", "--tokenizer", model, "--out", str(out / "rows")),
+        ),
+        (
+            f"{steps} training steps of {model} on them; system prompts are shortened to suit a small machine",
+            *("train", "--model", model, "--scheme", "logittree", *checkpoint),
+        ),
+        (
+            "Drift: how far each scheme's contexts are from those the model really had",
+            *("drift", "--model", model, *files),
+        ),
+    ):
+        if title:
+            _title(title)
+        if code := _memorywalker(*words, "--db", db):
+            return code
     _say(f"\n== done in {time.monotonic() - began:.0f} s; everything is in {out}")
-    return next((code for code in codes if code), 0)
+    return 0
 
 
 def _fresh(out: Path) -> None:

@@ -15,6 +15,9 @@ import httpx
 from recorder.call import Call
 from recorder.importing import read_har
 
+FRAMING = ("content-length", "transfer-encoding", "connection", "host")
+"""Made anew by the client; a shared recording may have masked them."""
+
 
 class Recorded:
     """Answers each recorded request, known by its body, with what came back then; the nth time with the nth reply."""
@@ -66,7 +69,8 @@ def send(file: Path) -> int:
     count = 0
     with httpx.Client(timeout=60) as client:
         for call in read_har(file):
-            client.request(call.method, call.url, content=call.request_body, headers=list(call.request_headers))
+            headers = [(name, value) for name, value in call.request_headers if name not in FRAMING]
+            client.request(call.method, call.url, content=call.request_body, headers=headers)
             count += 1
     return count
 

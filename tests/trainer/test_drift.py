@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 from transformers import PreTrainedModel
 
+from recorder.errors import TrainError
 from trainer.drift import Drift, drift, json_rows, plot, table
 from trainer.episodes import Episode
 from trainer.liveview import divergence, hidden_states, logprobs
@@ -197,6 +198,11 @@ def test_the_table_has_a_line_a_scheme_and_a_line_a_cause(found: Drift) -> None:
 def test_a_scheme_without_tokens_shows_no_number(model: PreTrainedModel) -> None:
     row = drift(Source.of([Sample([], [4])]), model=model, schemes=["logittree"]).row("logittree")
     assert (row.tokens, row.mean, row.p99, row.max) == (0, None, None, None)
+
+
+def test_without_a_session_to_compare_there_is_no_table(model: PreTrainedModel) -> None:
+    with pytest.raises(TrainError, match="expected sampled tokens to compare, got none"):
+        drift(Source(()), model=model)
 
 
 def test_the_plot_is_a_picture(found: Drift, tmp_path: Path) -> None:
