@@ -2,14 +2,16 @@
 
 CLAUDE_CODE := 2.1.332
 OPENCODE    := 1.18.33
+CODEX       := 0.171.0
+QWEN_CODE   := 0.24.4
 BIN         := .venv/bin
 
-.PHONY: demo test check unit live bench clean
+.PHONY: demo test check unit live clean
 
 demo: .venv/.ready .agents/.ready
 	$(BIN)/memorywalker demo --agents .agents
 
-test: check .agents/.ready
+test: check .agents/.tests
 	$(BIN)/pytest
 
 check: .venv/.ready
@@ -20,7 +22,7 @@ check: .venv/.ready
 unit: check
 	$(BIN)/pytest -m "not live and not slow"
 
-live: .venv/.ready .agents/.ready
+live: .venv/.ready .agents/.tests
 	$(BIN)/pytest -m live
 
 .venv/.ready: pyproject.toml constraints.txt
@@ -43,6 +45,16 @@ live: .venv/.ready .agents/.ready
 			@anthropic-ai/claude-code@$(CLAUDE_CODE) opencode-ai@$(OPENCODE) && touch $@; \
 	else \
 		echo "== .agents: npm not found, so no real agent here: the demo replays a recorded session, live tests are skipped"; \
+	fi
+
+.agents/.tests: .agents/.ready tests/qwen-agent.txt
+	@if command -v npm >/dev/null; then \
+		echo "== .agents: Codex $(CODEX) and Qwen Code $(QWEN_CODE) from npm, qwen-agent from PyPI, for the live tests"; \
+		npm install --prefix .agents --no-audit --no-fund --loglevel=error \
+			@openai/codex@$(CODEX) @qwen-code/qwen-code@$(QWEN_CODE) && \
+		$(BIN)/python -m venv .agents/qwen-agent && \
+		.agents/qwen-agent/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/qwen-agent.txt \
+		&& touch $@; \
 	fi
 
 clean:
