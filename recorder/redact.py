@@ -31,6 +31,8 @@ BUILTIN = {
     "home": r"(?<=/home/)[^/\s\"'<>]+|(?<=/Users/)[^/\s\"'<>]+|(?<=\\Users\\)[^\\\s\"'<>]+",
 }
 """Names that --redact knows. Keys of the forms that their makers document; account names in paths of home folders."""
+SHORT_CHARS = 200
+CLEAN_TEXTS = 200_000
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 
@@ -38,6 +40,8 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 class Rule:
     name: str
     pattern: re.Pattern[str]
+    needs: str = ""
+    """Text without which the pattern cannot fit; a search that is not made costs nothing."""
 
 
 def rules(words: Iterable[str]) -> tuple[Rule, ...]:
@@ -45,7 +49,7 @@ def rules(words: Iterable[str]) -> tuple[Rule, ...]:
     found: list[Rule] = []
     for word in words:
         if word in BUILTIN:
-            found.append(Rule(word, re.compile(BUILTIN[word])))
+            found.append(Rule(word, re.compile(BUILTIN[word]), "@" if word == "email" else ""))
             continue
         try:
             lines = Path(word).read_text(encoding="utf-8").splitlines()
@@ -79,6 +83,8 @@ class Redactor:
         self._rules = tuple(rules)
         self._key = key
         self._found: Counter[str] = Counter()
+        self._clean: set[bytes] = set()
+        """Digests of long texts in which nothing was found: a history comes again with every call."""
 
     def __call__(self, call: Call) -> Call:
         try:
@@ -108,17 +114,33 @@ class Redactor:
         return (*made, (HEADER, told)) if told else made
 
     def _leaf(self, text: str, path: tuple[str, ...]) -> str:
-        if text[:1] in ("{", "[") and any(rule.pattern.search(text) for rule in self._rules) and _is_json(text):
+        if len(text) < SHORT_CHARS:
+            return self._inside(text, path)
+        digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if digest in self._clean:
+            return text
+        made = self._inside(text, path)
+        if made == text:
+            if len(self._clean) >= CLEAN_TEXTS:
+                self._clean.clear()
+            self._clean.add(digest)
+        return made
+
+    def _inside(self, text: str, path: tuple[str, ...]) -> str:
+        """JSON inside a text stays JSON whatever the rules take."""
+        made = self._text(text, count=False) if text[:1] in ("{", "[") else text
+        if made != text and _is_json(text):
             return rewrite.literals(text, lambda inner, _: self._text(inner), path)
         return self._text(text)
 
-    def _text(self, text: str) -> str:
+    def _text(self, text: str, *, count: bool = True) -> str:
         for rule in self._rules:
-            text = rule.pattern.sub(lambda found, name=rule.name: self._mark(name, found[0]), text)  # type: ignore[misc]
+            if rule.needs in text:
+                text = rule.pattern.sub(lambda found, n=rule.name: self._mark(n, found[0], count), text)  # type: ignore[misc]
         return text
 
-    def _mark(self, name: str, text: str) -> str:
-        self._found[name] += 1
+    def _mark(self, name: str, text: str, count: bool) -> str:
+        self._found[name] += count
         data = text.encode("utf-8", "surrogatepass")
         return f"[redacted:{name}:{blake2b(data, key=self._key, digest_size=4).hexdigest()}]"
 

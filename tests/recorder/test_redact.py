@@ -122,6 +122,14 @@ def test_keys_are_known_by_their_form(text: str) -> None:
     assert asked.endswith("] here.")
 
 
+def test_a_text_that_was_clean_is_known_again_and_one_that_was_not_is_redacted_again() -> None:
+    redactor = Redactor(rules(["email"]))
+    long = "word " * 100
+    for _ in range(2):
+        assert redactor(asking(long)) == asking(long)
+        assert "example" not in words(redactor(asking(long + "ann@example.org")))[0]
+
+
 def test_home_and_ip_are_known(tmp_path: Path) -> None:
     redactor = Redactor(rules(["home", "ip"]))
     asked, _ = words(redactor(asking("/home/ann/x on 10.1.2.3, not 127.0.0.1")))
