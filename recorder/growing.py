@@ -7,7 +7,6 @@
 The result is that of reading the whole body; whatever is not certain is read whole.
 """
 
-import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -70,29 +69,34 @@ def read(call: Call, before: Known = NOTHING, shared: int = 0) -> Meaning:
     return Meaning(wire.hints(call), None)
 
 
-def learn(cut: Cut, meaning: Meaning) -> Known:
-    """Where the messages of a body end, by its segments; `NOTHING` unless every message is found."""
+def learn(cut: Cut, meaning: Meaning, before: Known = NOTHING) -> Known:
+    """Where the messages of a body end, by its segments; `NOTHING` unless every message is found.
+
+    `before` is what `read` was given: messages that were not read again end where they ended.
+    """
     if meaning.exchange is None:
         return NOTHING
+    start, ends = (before.start, list(before.ends[: meaning.known])) if meaning.known else (0, [])
     form = meaning.exchange.wire
-    start, ends = _ends(cut, re.compile(rb"(?<!\\)" + _key(form) + rb"\s*:\s*\[\Z"))
-    return Known(form, start, ends, meaning.digests) if start and len(ends) == len(meaning.digests) else NOTHING
-
-
-def _key(form: str) -> bytes:
-    return _KEYS.get(form, _MESSAGES)
-
-
-def _ends(cut: Cut, opening: re.Pattern[bytes]) -> tuple[int, list[int]]:
-    start, at = 0, 0
-    ends: list[int] = []
-    for end, nested in zip(cut.ends, cut.nested, strict=True):
-        if nested == _ELEMENT:
+    at = ends[-1] if ends else 0
+    for index in range(bisect_right(cut.ends, at) if at else 0, len(cut.ends)):
+        end = cut.ends[index]
+        if cut.nested[index] == _ELEMENT:
             if not start:
-                start = end if opening.search(cut.body, max(at, end - 99), end) else 0
+                start = end if _opens(cut.body[max(at, end - 99) : end], _key(form)) else 0
             elif cut.body[end - 1] in b"}]":
                 ends.append(end)
             elif cut.body[at:end].strip() != b",":
                 break
         at = end
-    return start, ends
+    return Known(form, start, ends, meaning.digests) if start and len(ends) == len(meaning.digests) else NOTHING
+
+
+def _opens(text: bytes, key: bytes) -> bool:
+    """Whether a text that ends with a bracket ends with `"messages": [`, its first quote not an escaped one."""
+    before, found, between = text.rpartition(key)
+    return bool(found) and between.replace(b" ", b"") == b":[" and not before.endswith(b"\\")
+
+
+def _key(form: str) -> bytes:
+    return _KEYS.get(form, _MESSAGES)

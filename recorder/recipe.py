@@ -51,10 +51,13 @@ def _place(base: list[int], segment: int, expected: int, newest: int) -> int | N
 def shared_start(a: Sequence[object], b: Sequence[object], i: int = 0, j: int = 0) -> int:
     """Length of what `a` from `i` and `b` from `j` begin with alike; for bytes and for lists."""
     most = min(len(a) - i, len(b) - j)
+    if most <= 512 and isinstance(a, bytes) and isinstance(b, bytes):
+        differ = int.from_bytes(a[i : i + most], "big") ^ int.from_bytes(b[j : j + most], "big")
+        return most - (differ.bit_length() + 7) // 8
     done, step = 0, 1024
     while done < most and a[i + done : i + min(done + step, most)] == b[j + done : j + min(done + step, most)]:
         done = min(done + step, most)
-        step *= 2
+        step = min(2 * step, 1 << 15)
     low, high = done, min(done + step, most)
     while low < high:
         middle = (low + high + 1) // 2

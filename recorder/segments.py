@@ -76,8 +76,11 @@ class Cut:
 EMPTY = Cut(b"", [], [], [])
 
 
-def cut(body: bytes, before: Cut = EMPTY) -> Cut:
-    """Cut a body, taking over the segments it shares with the body cut before."""
+def cut(body: bytes, before: Cut = EMPTY, shared: int | None = None) -> Cut:
+    """Cut a body, taking over the segments it shares with the body cut before.
+
+    `shared`: bytes that both begin with, where the caller knows.
+    """
     ends: list[int] = []
     nested: list[bytes] = []
     digests: list[bytes] = []
@@ -87,7 +90,8 @@ def cut(body: bytes, before: Cut = EMPTY) -> Cut:
     while at < len(body):
         if follow is not None and follow < len(before.ends):
             old = before.ends[follow - 1] if follow else 0
-            reach = old + shared_start(before.body, body, old, at)
+            same = shared if shared is not None and not old and not at else shared_start(before.body, body, old, at)
+            reach = old + same
             last = bisect_right(before.ends, reach, follow)
             if last > follow:
                 ends += [e - old + at for e in before.ends[follow:last]]

@@ -74,7 +74,8 @@ class Writer:
         """Store a call, with its response when it is finished; its seq."""
         body = call.request_body
         before, shared = _nearest(self._likely(call), body)
-        meaning = self._read(call, before, shared)
+        known = before.known if before else growing.NOTHING
+        meaning = self._read(call, known, shared)
         session_key, run_key = rows.key(meaning.hints.session or call.run), rows.key(call.run)
         session = self._session(connection, session_key, rows.key(meaning.hints.harness))
         if before not in session.bodies:
@@ -82,7 +83,7 @@ class Writer:
         if run_key not in self._runs:
             self._runs[run_key] = _key_id(connection, schema.run, run_key)
         meta = rows.request_meta(call)
-        cut = segments.cut(body, before.cut if before else segments.EMPTY)
+        cut = segments.cut(body, before.cut, shared) if before else segments.cut(body)
         request_digest, hashes = segments.digest_along(body, before.hashes if before else (), shared)
         ids, request_pack = self._store_segments(connection, session, meta, cut, before)
         base = before if before and before.chain < MAX_RECIPE_CHAIN else None
@@ -144,9 +145,9 @@ class Writer:
         said = speaker(call.request_headers, {}).session or call.run
         return self._sessions.get(rows.key(said))
 
-    def _read(self, call: Call, before: _Last | None, shared: int) -> Meaning:
+    def _read(self, call: Call, known: Known, shared: int) -> Meaning:
         try:
-            return growing.read(call, before.known if before else growing.NOTHING, shared)
+            return growing.read(call, known, shared)
         except Exception:  # noqa: BLE001  observing never disturbs: the bytes are stored, the failure is counted
             self.unparsed += 1
             return Meaning(Hints(), None)

@@ -110,6 +110,8 @@ def pairs() -> Iterator[tuple[Call, Call]]:
 def test_the_captures_read_as_they_do_whole_and_most_of_them_in_part() -> None:
     found = [(after(first, second), second) for first, second in pairs()]
     assert all(same_as_whole(call, meaning) for meaning, call in found)
+    for first, second in pairs():
+        assert growing.learn(segments.cut(second.request_body), after(first, second), known(first)) == known(second)
     assert sum(meaning.known > 0 for meaning, _ in found) > len(found) / 3
 
 
@@ -135,7 +137,9 @@ def test_any_two_histories_read_as_they_do_whole(
         return b'{"model":"m","messages":[' + elements + b'],"system":' + json.dumps(system).encode() + b"}"
 
     first, second = asking(body(old)), asking(body([*old, *new] if longer else new))
-    assert same_as_whole(second, after(first, second))
+    meaning = after(first, second)
+    assert same_as_whole(second, meaning)
+    assert growing.learn(segments.cut(second.request_body), meaning, known(first)) == known(second)
 
 
 def test_nothing_known_is_nothing_used() -> None:
