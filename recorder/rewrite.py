@@ -63,8 +63,9 @@ def reply(data: bytes, leaf: Leaf) -> bytes:
     """A reply in any of the forms that `recorder.wire.reply` reads."""
     start = data.lstrip(b" \t\r\n")[:1]
     if start == b"\x1e":
-        frames = data.split(b"\x1e")[1:]
-        return b"".join(b"\x1e" + made + b"\n" for made in _events([f.strip() for f in frames], leaf))
+        lead, *frames = data.split(b"\x1e")
+        turned = _events([f.strip() for f in frames], leaf)
+        return lead + b"".join(b"\x1e" + _within(f, t) for f, t in zip(frames, turned, strict=True))
     if start == b"\0":
         return _aws(data, leaf)
     if start == b"[" and isinstance(value := _json(data), list):
@@ -80,6 +81,12 @@ def reply(data: bytes, leaf: Leaf) -> bytes:
     return b"".join(
         line if i in taken or _PLAIN.fullmatch(line) else _broken(line, leaf) for i, line in enumerate(lines)
     )
+
+
+def _within(frame: bytes, text: bytes) -> bytes:
+    """The text with the blanks that stood around the old one."""
+    core = frame.strip()
+    return frame.replace(core, text, 1) if core else frame
 
 
 def walk(value: object, leaf: Leaf, path: Path) -> object:
@@ -212,8 +219,9 @@ def _aws(data: bytes, leaf: Leaf) -> bytes:
         payloads.append(data[at + 12 + head_size : at + size - 4])
         at += size
     boxes = [_json(p) for p in payloads]
-    wrapped = [isinstance(box, dict) and isinstance(box.get("bytes"), str) for box in boxes]
-    inner = [_unwrapped(p) if w else p for w, p in zip(wrapped, payloads, strict=True)]
+    opened = [_unwrapped(box) for box in boxes]
+    wrapped = [o is not None for o in opened]
+    inner = [p if o is None else o for o, p in zip(opened, payloads, strict=True)]
     out: list[bytes] = []
     for head, payload, old, new, is_wrapped in zip(heads, payloads, inner, _events(inner, leaf), wrapped, strict=True):
         made = payload if new == old else _wrapped(payload, new) if is_wrapped else new
@@ -224,8 +232,14 @@ def _aws(data: bytes, leaf: Leaf) -> bytes:
     return b"".join([*out, leaf(rest, ()).encode("utf-8", "surrogateescape")])
 
 
-def _unwrapped(payload: bytes) -> bytes:
-    return b64decode(str(orjson.loads(payload)["bytes"]))
+def _unwrapped(box: object) -> bytes | None:
+    """The event that a payload carries as base64; None = it carries none."""
+    if not isinstance(box, dict) or not isinstance(box.get("bytes"), str):
+        return None
+    try:
+        return b64decode(box["bytes"])
+    except ValueError:
+        return None
 
 
 def _wrapped(payload: bytes, event: bytes) -> bytes:

@@ -79,7 +79,10 @@ class Scrubber:
         self._chars = 0
 
     def call(self, call: Call) -> Call:
-        made = rewritten(call, self.leaf)
+        try:
+            made = rewritten(call, self.leaf)
+        except RecursionError:  # JSON deeper than Python walks
+            made = replace(call, request_body=b"", response_body=b"", error="recorder: too deep to be scrubbed")
         made = replace(
             made, request_headers=_headers(made.request_headers), response_headers=_headers(made.response_headers)
         )

@@ -4,11 +4,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from databases import KINDS, empty
 from storecalls import CALL, turns
 
 from recorder.call import Call, Outcome
@@ -19,6 +19,7 @@ from recorder.store import Store
 WRITER = """
 import sys, time
 sys.path.insert(0, sys.argv[2])
+from databases import KINDS, empty
 from storecalls import turns
 from recorder.store import Store
 with Store.open(sys.argv[1]) as store:
@@ -29,22 +30,23 @@ with Store.open(sys.argv[1]) as store:
 """
 
 
-def following(target: Path, **options: int) -> tuple[Iterator[Call], threading.Event]:
+def following(target: Path | str, **options: int) -> tuple[Iterator[Call], threading.Event]:
     stop = threading.Event()
     return tail(target, poll_s=0.01, until=stop, **options), stop
 
 
-def test_another_process_writes_and_every_call_is_seen_once(tmp_path: Path) -> None:
-    db = tmp_path / "t.db"
-    Store.open(db).close()
-    calls, stop = following(db, from_seq=0)
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(db), str(Path(__file__).parent)]) as writer:
-        with closing(calls):  # type: ignore[type-var]
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_process_writes_and_every_call_is_seen_once(tmp_path: Path, kind: str) -> None:
+    with empty(kind, tmp_path) as db:
+        Store.open(db).close()
+        calls, stop = following(db, from_seq=0)
+        with subprocess.Popen([sys.executable, "-c", WRITER, db, str(Path(__file__).parent)]) as writer:
             seen = [next(calls) for _ in range(5)]
-        assert writer.wait(30) == 0
+            assert writer.wait(30) == 0
+        stop.set()
+        assert list(calls) == []
     assert [replace(c, seq=0) for c in seen] == turns(5)
     assert [c.seq for c in seen] == [1, 2, 3, 4, 5]
-    stop.set()
 
 
 def test_only_what_comes_from_now_on_and_what_still_runs(tmp_path: Path) -> None:

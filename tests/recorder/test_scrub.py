@@ -210,3 +210,9 @@ def test_lines_keep_their_order_of_difference() -> None:
     made = [words(scrub(asking(t)))[0] for t in texts]
     assert [a == b for a, b in pairwise(made)] == [False, False]
     assert made[0] == made[2]
+
+
+def test_json_too_deep_to_walk_costs_the_bodies_and_not_the_rest() -> None:
+    deep = b'{"messages":' + b"[" * 900 + b"]" * 900 + b"}"
+    call = scrub(replace(CALL, request_body=deep))
+    assert (call.request_body, call.error) == (b"", "recorder: too deep to be scrubbed")
