@@ -163,3 +163,9 @@ def secret(home: Path) -> bytes:
     except FileExistsError:
         pass
     return path.read_bytes()
+
+
+def redactor(words: Iterable[str], *, home: Path) -> Redactor | None:
+    """What `--redact WORD...` asks for; None = nothing. FilterError when a word is no rule."""
+    made = rules(words)
+    return Redactor(made, key=secret(home)) if made else None

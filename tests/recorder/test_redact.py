@@ -13,7 +13,7 @@ from storecalls import CALL, anthropic, stream
 from recorder.call import Call
 from recorder.errors import FilterError
 from recorder.message import Exchange
-from recorder.redact import FAILED, Redactor, Rule, rules, secret
+from recorder.redact import FAILED, Redactor, Rule, redactor, rules, secret
 from recorder.store import Store
 from recorder.wire import read
 
@@ -123,16 +123,16 @@ def test_keys_are_known_by_their_form(text: str) -> None:
 
 
 def test_a_text_that_was_clean_is_known_again_and_one_that_was_not_is_redacted_again() -> None:
-    redactor = Redactor(rules(["email"]))
+    redact = Redactor(rules(["email"]))
     long = "word " * 100
     for _ in range(2):
-        assert redactor(asking(long)) == asking(long)
-        assert "example" not in words(redactor(asking(long + "ann@example.org")))[0]
+        assert redact(asking(long)) == asking(long)
+        assert "example" not in words(redact(asking(long + "ann@example.org")))[0]
 
 
 def test_home_and_ip_are_known(tmp_path: Path) -> None:
-    redactor = Redactor(rules(["home", "ip"]))
-    asked, _ = words(redactor(asking("/home/ann/x on 10.1.2.3, not 127.0.0.1")))
+    redact = Redactor(rules(["home", "ip"]))
+    asked, _ = words(redact(asking("/home/ann/x on 10.1.2.3, not 127.0.0.1")))
     assert asked.startswith("/home/[redacted:home:")
     assert "10.1.2.3" not in asked
     assert "127.0.0.1" in asked
@@ -186,3 +186,10 @@ def test_the_mark_survives_the_store(tmp_path: Path) -> None:
         assert store.call(seq).request_header("x-memorywalker-redacted") == "email=1"
         assert store.verify() == []
     assert b"ann@example" not in (tmp_path / "t.db").read_bytes()
+
+
+def test_no_words_ask_for_no_redaction(tmp_path: Path) -> None:
+    assert redactor([], home=tmp_path) is None
+    made = redactor(["email"], home=tmp_path)
+    assert made is not None
+    assert words(made(asking("ann@example.org")))[0].startswith("[redacted:email:")
