@@ -65,7 +65,7 @@ class Writer:
         self._taken = 0  # written by the proxy's thread only
         self._released = 0  # written by the writer's thread only
         self._seqs: dict[Tape, int] = {}
-        """Started calls that run."""
+        """Calls that run, and their numbers in the store (0 = it has not taken their start yet)."""
         self._flushed: dict[Tape, int] = {}
         self._waiting: dict[Tape, int] = {}
         """Ended calls that the store did not take, and their seqs (0 = not started), the longest untried first."""
@@ -157,11 +157,12 @@ class Writer:
         return max(0.0, (self._resume_at if self._down else flush_at) - time.monotonic())
 
     def _begin(self, store: Ledger, tape: Tape) -> None:
+        self._seqs[tape] = 0
         if self._down:
             return
         try:
             self._seqs[tape] = store.start(self._call(tape))
-        except Exception as e:  # noqa: BLE001  # traffic goes on; the call is stored whole when it ends
+        except Exception as e:  # noqa: BLE001  # traffic goes on; the call gets another try at the next flush
             self._fail(e)
 
     def _end(self, store: Ledger, tape: Tape) -> None:
@@ -232,10 +233,13 @@ class Writer:
             self._lose(gone, why)
 
     def _flush(self, store: Ledger) -> None:
-        if self._redact:
-            return  # half a secret is not recognised
+        for tape in [t for t, seq in self._seqs.items() if not seq]:
+            if not self._down:
+                self._begin(store, tape)
+        if self._down or self._redact:  # half a secret is not recognised
+            return
         pieces: dict[int, bytes] = {}
-        have = {tape: len(tape.chunks) for tape in self._seqs}
+        have = {tape: len(tape.chunks) for tape, seq in self._seqs.items() if seq}
         for tape, count in have.items():
             if count > (done := self._flushed.get(tape, 0)):
                 pieces[self._seqs[tape]] = b"".join(tape.chunks[done:count])

@@ -246,6 +246,29 @@ def test_what_a_failing_store_refused_is_stored_when_it_heals() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
+def test_a_call_refused_at_its_start_is_tried_again_while_it_runs() -> None:
+    class Shy(Memory):
+        asked = 0
+
+        def start(self, call: Call, /) -> int:
+            self.asked += 1
+            return 7 if self.asked == 3 else super().start(call)
+
+        def append(self, pieces: Mapping[int, bytes], /) -> None:
+            assert pieces == {7: b"so far"}
+            flushed.set()
+
+    flushed = threading.Event()
+    with writing(Shy()) as (writer, _):
+        it = tape(reply=b"so far", done=False)
+        writer.begin(it)
+        assert flushed.wait(PATIENCE_S)
+        it.outcome = Outcome.COMPLETE
+        writer.end(it)
+    assert (writer.stored, writer.lost) == (1, 0)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_one_call_that_can_never_be_stored_holds_no_other_up() -> None:
     class Picky(Memory):
         def put(self, call: Call, /) -> int:
