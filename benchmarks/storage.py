@@ -1,10 +1,13 @@
-"""How small and fast the store is: a session of 200 turns whose requests grow from 60 to 600 kB, and many sessions.
+"""How small and fast the store is: a session of 200 turns whose requests grow from 60 to 600 kB, and 10,000 calls.
 
-    python benchmarks/storage.py [--turns 2000]
+    python benchmarks/storage.py [--rounds 5] [--calls 10000] > benchmarks/storage.md
 
-Prints raw and stored bytes at turns 50, 100 and 200, MB/s of request bodies, and milliseconds a call around call 100
-and the last. The session is drawn from a seed and shaped like Claude Code's: the billing block changes every time,
-`cache_control` moves, tools and system stay, each turn appends an assistant message with a tool call and its result.
+Prints raw and stored bytes at turns 50, 100 and 200; MB/s of request bodies, the median of some rounds and the best;
+milliseconds and memory a call as the file grows; and the memory that importing 1,000 and 10,000 calls takes. Times are
+processor seconds of the whole process: a busy machine adds only what it takes from caches.
+
+The session is drawn from a seed and shaped like Claude Code's: the billing block changes every time, `cache_control`
+moves, tools and system stay, each turn appends an assistant message with a tool call and its result.
 """
 
 import argparse
@@ -12,19 +15,24 @@ import json
 import os
 import platform
 import random
+import resource
+import sqlite3
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 from recorder.call import Call, Outcome
+from recorder.importing import import_har
 from recorder.store import Store
 
 TURNS = 200
 FIRST_BYTES, LAST_BYTES = 60_000, 600_000
 EVENTS_A_REPLY = 200
+SHOWN = (50, 100, TURNS)
 
 
 class Words:
@@ -192,44 +200,57 @@ def _reply(reply_id: str, text: str, tool_id: str, w: Words) -> bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=2000, help="turns of the long session (600 kB at its end)")
+    parser.add_argument("--rounds", type=int, default=5, help="times that the growing session is stored")
+    parser.add_argument("--calls", type=int, default=10_000, help="calls in the long file and in the import")
     options = parser.parse_args()
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {platform.system()}")
-    with tempfile.TemporaryDirectory() as folder:
-        _growing(Path(folder) / "growing.db")
-        _long(Path(folder) / "long.db", options.turns)
+    print("# Storage: size, speed, memory\n\n`python benchmarks/storage.py > benchmarks/storage.md`\n")
+    print(f"{date.today()}, {_processor()}, {os.cpu_count()} cores (load {os.getloadavg()[0]:.1f} at the start),")
+    print(f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}\n")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _import(folder, options.calls)  # first: a process's peak memory only ever grows
+        _growing(folder, options.rounds)
+        _long(folder / "long.db", options.calls)
 
 
-def _growing(path: Path) -> None:
-    requests = raw = 0
-    spent_s = 0.0
-    print("turn        raw    stored  ratio  MB/s of requests, CPU")
-    for turn, call in enumerate(session(TURNS), 1):
-        requests += len(call.request_body)
-        raw += len(call.request_body) + len(call.response_body)
-        with_store = _store(path)
-        began = time.process_time()
-        with_store.put(call)
-        spent_s += time.process_time() - began
-        if turn in (50, 100, TURNS):
-            _close()
-            size = path.stat().st_size
-            print(f"{turn:>4} {raw:>10,} {size:>9,}  {raw / size:>5.1f}  {requests / spent_s / 1e6:>5.1f}")
+def _growing(folder: Path, rounds: int) -> None:
+    calls = list(session(TURNS))
+    spent_s = [[0.0] for _ in range(rounds)]
+    sizes: dict[int, int] = {}
+    for number in range(rounds):
+        path = folder / f"growing{number}.db"
+        store = Store.open(path)
+        for turn, call in enumerate(calls, 1):
+            began = time.process_time()
+            store.put(call)
+            spent_s[number].append(spent_s[number][-1] + time.process_time() - began)
+            if turn in SHOWN:
+                store.close()  # the write-ahead log joins the file; the store opens a new connection by itself
+                sizes[turn] = path.stat().st_size
+        store.close()
+    print("## One session, 60 to 600 kB a request\n")
+    print("| turn | requests and replies, bytes | stored, bytes | times smaller | MB/s of requests, median | best |")
+    print("|---:|---:|---:|---:|---:|---:|")
+    for turn in SHOWN:
+        raw = sum(len(c.request_body) + len(c.response_body) for c in calls[:turn])
+        megabytes = sum(len(c.request_body) for c in calls[:turn]) / 1e6
+        speeds = [megabytes / spent[turn] for spent in spent_s]
+        median, best = statistics.median(speeds), max(speeds)
+        print(f"| {turn} | {raw:,} | {sizes[turn]:,} | {raw / sizes[turn]:.1f} | {median:.1f} | {best:.1f} |")
     with Store.open(path) as store:
-        assert store.verify() == []
-        same = all(
-            a.request_body == b.request_body and a.response_body == b.response_body
-            for a, b in zip(store.calls(), session(TURNS), strict=True)
-        )
-    print(f"verified, every byte equal: {same}")
+        faults = store.verify()
+        same = [replace(c, seq=0) for c in store.calls()] == calls
+    print(f"\n`verify`: {len(faults)} faults; every call read back equal: {same}\n")
 
 
-def _long(path: Path, turns: int) -> None:
-    """Bodies of one size whatever the turn: only the file grows."""
+def _long(path: Path, count: int) -> None:
+    """Bodies of one size whatever the turn: only the file grows. A session has 40 calls."""
     calls = list(session(40, last_bytes=FIRST_BYTES + 40 * 1800))
     spent_ms: list[float] = []
+    print("## Many sessions, 60 to 130 kB a request\n\n| calls | ms a call, median of 80 | memory, MB | file, MB |")
+    print("|---:|---:|---:|---:|")
     with Store.open(path) as store:
-        for number in range(turns):
+        for number in range(count):
             call = calls[number % 40]
             own = f"5f0c2a52-0000-4000-8000-{number // 40:012d}".encode()
             body = call.request_body.replace(b"5f0c2a52-0000-4000-8000-000000000001", own)
@@ -239,22 +260,59 @@ def _long(path: Path, turns: int) -> None:
             began = time.process_time()
             store.put(replace(call, request_body=body, request_headers=headers))
             spent_ms.append(1000 * (time.process_time() - began))
-    for at in (100, turns):
-        print(f"a call among the last 80 of {at}: median {statistics.median(spent_ms[at - 80 : at]):.2f} ms CPU")
+            if (done := number + 1) in (200, 1000, 2000, 5000, count):
+                median = statistics.median(spent_ms[done - 80 : done])
+                print(f"| {done:,} | {median:.2f} | {_resident_mb():.0f} | {path.stat().st_size / 1e6:.1f} |")
 
 
-_open: list[Store] = []
+def _import(folder: Path, count: int) -> None:
+    print("## Importing HAR files, 9 to 25 kB a request\n\n| calls | HAR, MB | CPU s | peak memory, MB |")
+    print("|---:|---:|---:|---:|")
+    entry = [_entry(call) for call in session(20, last_bytes=FIRST_BYTES + 20 * 1800)]
+    for calls in (count // 10, count):
+        har = folder / f"{calls}.har"
+        with open(har, "wb") as file:
+            file.write(b'{"log":{"version":"1.2","creator":{"name":"b","version":"1"},"entries":[')
+            for number in range(calls):
+                file.write((b"," if number else b"") + entry[number % 20].replace(b"NUMBER", b"%d" % number))
+            file.write(b"]}}")
+        began = time.process_time()
+        with Store.open(folder / f"import{calls}.db") as store:
+            assert import_har(store, har).added == calls
+        spent_s = time.process_time() - began
+        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(f"| {calls:,} | {har.stat().st_size / 1e6:.0f} | {spent_s:.1f} | {peak_mb:.0f} |")
+        har.unlink()
+    print()
 
 
-def _store(path: Path) -> Store:
-    if not _open:
-        _open.append(Store.open(path))
-    return _open[0]
+def _entry(call: Call) -> bytes:
+    """A HAR entry of a call whose system text and tools are left out."""
+    body = json.loads(call.request_body)
+    body |= {"system": "Be brief. NUMBER", "tools": []}
+    request = {
+        "method": call.method,
+        "url": call.url,
+        "headers": [{"name": n, "value": v} for n, v in call.request_headers],
+        "postData": {"mimeType": "application/json", "text": json.dumps(body)},
+    }
+    response = {
+        "status": call.status,
+        "headers": [{"name": n, "value": v} for n, v in call.response_headers],
+        "content": {"mimeType": "text/event-stream", "text": call.response_body.decode()},
+    }
+    at = "2026-11-30T10:00:00.000Z"
+    return json.dumps({"startedDateTime": at, "time": 1000, "request": request, "response": response}).encode()
 
 
-def _close() -> None:
-    while _open:
-        _open.pop().close()
+def _resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":
