@@ -1,15 +1,17 @@
 """Calls are seen as they finish, from another process, each once."""
 
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from databases import KINDS, empty
-from storecalls import CALL, turns
+from storecalls import CALL, anthropic, turns
 
 from recorder.call import Call, Outcome
 from recorder.errors import StoreError
@@ -82,6 +84,20 @@ def test_calls_behind_a_number_and_no_others(tmp_path: Path) -> None:
     calls, stop = following(db, from_seq=2)
     stop.set()
     assert [c.seq for c in calls] == [3, 4]
+
+
+def test_a_number_given_out_early_may_come_late(tmp_path: Path) -> None:
+    db = tmp_path / "t.db"
+    with Store.open(db) as store:
+        for seq, early in ((30, "a"), (29, "b")):
+            store.put(replace(CALL, request_body=anthropic("Hi.", session=early)))
+            with closing(sqlite3.connect(db)) as connection, connection:
+                connection.execute("update call set seq = ? where seq = (select max(seq) from call)", (seq,))
+            if seq == 30:
+                calls, stop = following(db, from_seq=0)
+                assert next(calls).seq == 30
+        stop.set()
+        assert [c.seq for c in calls] == [29]
 
 
 def test_a_database_that_is_not_there_is_one_line(tmp_path: Path) -> None:
