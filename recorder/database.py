@@ -44,8 +44,12 @@ def connect(target: str | Path, *, create: bool = True, patience_s: float = BUSY
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _set_up_sqlite)
         event.listen(engine, "begin", begin_immediate)
-    with errors(where):
-        patiently(lambda: _bring_to_version(engine, where, create=create), BUSY_TIMEOUT_S)
+    try:
+        with errors(where):
+            patiently(lambda: _bring_to_version(engine, where, create=create), BUSY_TIMEOUT_S)
+    except BaseException:
+        engine.dispose()
+        raise
     return engine
 
 
