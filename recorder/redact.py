@@ -108,7 +108,7 @@ class Redactor:
 
     def _headers(self, headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
         """Redacted like the body of their side, and what was found there so far, told in one more."""
-        made = tuple((name, self._text(value)) for name, value in headers if name != HEADER)
+        made = tuple((name, self._text(value)) for name, value in headers)
         told = ", ".join(f"{name}={count}" for name, count in sorted(self._found.items()))
         self._found.clear()
         return (*made, (HEADER, told)) if told else made

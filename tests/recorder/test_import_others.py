@@ -151,9 +151,9 @@ def test_a_response_belongs_to_the_request_that_a_later_one_goes_on_from(tmp_pat
         tmp_path / "raw",
         ("a.request.json", ask(one)),
         ("b.request.json", ask(two)),
-        ("req_2.response.json", answer("to two")),
         ("req_1.response.json", answer("to one")),
-        ("c.request.json", ask(one, said("to one"), user("more"), previous="req_1")),
+        ("req_2.response.json", answer("to two")),
+        ("c.request.json", ask(one, said("to one"), user("more"))),
         ("d.request.json", ask(two, said("to two"), user("less"))),
         ("req_3.response.json", answer("last")),
     )

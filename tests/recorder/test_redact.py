@@ -73,6 +73,18 @@ def test_arguments_of_a_tool_stay_json_though_a_rule_eats_quotes() -> None:
     assert b"hunter2" not in made.request_body
 
 
+def test_json_in_a_tool_result_stays_json_too() -> None:
+    greedy = Redactor([Rule("pass", re.compile("password.*"))])
+    asked, _ = words(greedy(asking('{"said": "password hunter2", "n": 1}')))
+    assert json.loads(asked)["n"] == 1
+    assert "hunter2" not in asked
+
+
+def test_a_second_redaction_leaves_the_word_of_the_first() -> None:
+    once = EMAIL(asking("ann@example.org"))
+    assert EMAIL(once) == once
+
+
 def test_escapes_and_keys_hide_nothing() -> None:
     body = b'{"model":"m","messages":[],"a\\u0040b.org":"ann\\u0040example.org"}'
     made = EMAIL(replace(CALL, request_body=body))

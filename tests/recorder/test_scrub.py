@@ -180,6 +180,13 @@ def test_a_har_of_calls_is_read_back_as_the_same_calls(tmp_path: Path) -> None:
         assert out.stat().st_mode & 0o777 == 0o600
 
 
+def test_bytes_whose_encoding_holds_are_kept_as_bytes(tmp_path: Path) -> None:
+    call = replace(CALL, response_headers=(("content-encoding", "br"),), response_body=b"ascii by chance", source="x#1")
+    write_har(tmp_path / "x.har", [call])
+    (again,) = read_har(tmp_path / "x.har")
+    assert (again.response_body, again.response_headers) == (call.response_body, call.response_headers)
+
+
 @pytest.mark.parametrize("name", ["out.db", "out.har"])
 def test_a_scrubbed_recording_is_a_recording(tmp_path: Path, name: str) -> None:
     calls = list(read_har(CAPTURES[0]))
