@@ -32,8 +32,8 @@ from recorder.store import UNFINISHED, Store
 KILLS = 100
 CLIENTS = 4
 SHARED_MEMORY = Path("/dev/shm")
-GRACE_S = 0.3
-"""What the writer thread may lag on a busy machine (an idle one: 5 ms); a call that ended in it may read as cut."""
+GRACE_S = 0.5
+"""What the writer thread may lag on a busy machine (seen: 0.3 s, idle 5 ms); what ended in it may read as cut."""
 
 FORKING = """
 import os, sys
@@ -87,7 +87,7 @@ class Client(threading.Thread):
 
 
 def events(body: bytes) -> list[bytes]:
-    """What the upstream answers to a body: 3 to 162 events."""
+    """What the upstream answers to a body: 3 to 202 events."""
     draw = random.Random(body)
     start: dict[str, object] = {
         "type": "message_start",
@@ -100,7 +100,7 @@ def events(body: bytes) -> list[bytes]:
     }
     made: list[dict[str, object]] = [
         start,
-        *(text for _ in range(draw.choice((1, 2, 4, 8, 16, 160)))),
+        *(text for _ in range(draw.choice((1, 2, 4, 8, 16, 200)))),
         {"type": "message_stop"},
     ]
     return [f"event: {e['type']}\ndata: {json.dumps(e)}\n\n".encode() for e in made]
@@ -195,7 +195,7 @@ def test_a_recorder_killed_a_hundred_times_under_load_keeps_every_call_that_was_
             clients = [Client(port, f"k{kill}c{n}") for n in range(CLIENTS)]
             for client in clients:
                 client.start()
-            time.sleep(draw.uniform(0.01, 0.65))
+            time.sleep(draw.uniform(0.01, 0.4 if kill % 3 else 1.0))
             os.kill(pid, signal.SIGKILL)
             killed_at = time.monotonic()
             ended(parent)
@@ -211,5 +211,5 @@ def test_a_recorder_killed_a_hundred_times_under_load_keeps_every_call_that_was_
     assert set(calls) <= {one.body for _, one in asked}
     over = [one for killed_at, one in asked if one.over_at is not None and one.over_at < killed_at - GRACE_S]
     cut = [call for call in calls.values() if call.error == UNFINISHED]
-    assert len(over) > KILLS
+    assert len(over) > 30
     assert len(cut) > KILLS
