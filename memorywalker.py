@@ -6,6 +6,7 @@ was expected, what was got and where; `--debug` (or MEMORYWALKER_DEBUG=1) shows 
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_args
 
 import typer
 
-from recorder.errors import MemorywalkerError
+from recorder.errors import FilterError, MemorywalkerError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from proxy.launch import Finished
     from recorder.call import Call
+    from recorder.redact import Redactor
     from recorder.store import Store
     from trainer.sources import Source
     from treebuilder.tree import Trajectory
@@ -52,10 +54,22 @@ Upstream = Annotated[str | None, typer.Option(metavar="URL", help="Send model ca
 Harness = Annotated[str | None, typer.Option(help="Profile to use where the command's name does not tell.")]
 Hosts = Annotated[list[str] | None, typer.Option("--host", help="Another model host to open and record; repeatable.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 = any free one.")]
+Listen = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Listen there; anything but loopback is a risk, and said.")
+]
+Redact = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--redact",
+        metavar="NAME|FILE",
+        help="Replace before storing: email, key, ip, home, or a file of NAME = REGEX lines; repeatable.",
+    ),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 when a call was lost.")]
 Sessions = Annotated[
     list[str] | None, typer.Argument(metavar="[SESSION]...", help="Sessions, or the start of their ids.")
 ]
+Filter = Annotated[str, typer.Option(metavar="NAME", help="Only calls of this one.")]
 Structural = Annotated[bool, typer.Option("--structural", help="Ignore headers, ids and known wording.")]
 Scheme = Literal["logittree", "mask4d", "naive-compressed", "naive-full"]
 Model = Annotated[str, typer.Option("--model", help="Name or folder of a causal LM; smollm2 = the packaged one.")]
@@ -83,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (typer.TyperException, MemorywalkerError) as e:
         if debug or os.environ.get("MEMORYWALKER_DEBUG"):
             raise
-        code = e.exit_code if isinstance(e, typer.TyperException) else 1
+        code = e.exit_code if isinstance(e, typer.TyperException) else 2 if isinstance(e, FilterError) else 1
         text = e.format_message() if isinstance(e, typer.TyperException) else str(e)
         if text:
             sys.stderr.write(f"memorywalker: {' '.join(text.split())}\n")
@@ -105,6 +119,7 @@ def run(
     host: Hosts = None,
     port: Port = 0,
     strict: Strict = False,
+    redact: Redact = None,
 ) -> int:
     """Run an agent, unchanged, and record every model call it makes."""
     from proxy import harnesses, launch
@@ -122,6 +137,7 @@ def run(
         hosts=tuple(host or ()),
         port=port,
         strict=strict,
+        redact=_redactor(redact),
     )
     _summary(finished)
     return finished.exit_code
@@ -135,7 +151,9 @@ def proxy(
     harness: Harness = None,
     host: Hosts = None,
     port: Port = 0,
+    listen: Listen = "127.0.0.1",
     strict: Strict = False,
+    redact: Redact = None,
 ) -> int:
     """Stay up and record whatever comes; prints the variables that an agent's shell needs."""
     from proxy import launch
@@ -148,7 +166,9 @@ def proxy(
         harness=harness,
         hosts=tuple(host or ()),
         port=port,
+        listen=listen,
         strict=strict,
+        redact=_redactor(redact),
     )
     _summary(finished)
     return finished.exit_code
@@ -189,29 +209,54 @@ def demo(
 
 @app.command("import")
 def import_(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="HAR files.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="HAR, mitmproxy flows, claude-trace JSONL, folders of raw API bodies."),
+    ],
     db: Db = "",
     json: Json = False,
 ) -> None:
     """Take recordings that exist already; a file imported twice adds nothing."""
-    from recorder.importing import import_har
+    from proxy.flows import is_flow_file, read_flows
+    from recorder.importing import import_path
 
     with _store(db, create=True) as store:
         for file in _progress(files, "importing"):
-            done = import_har(store, file)
+            done = import_path(store, file, reader=read_flows if is_flow_file(file) else None)
             if json:
                 _json(done)
             else:
                 _line(f"{file}: {done.added} calls added, {done.already} already there, {done.others} other requests")
 
 
+@app.command()
+def scrub(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="New .har file, or else a new database.")],
+    session: Sessions = None,
+    db: Db = "",
+) -> None:
+    """A copy fit for a bug report: every line in pseudo-words, the same tree."""
+    from recorder.scrub import write
+    from treebuilder.wording import KNOWN
+
+    with _store(db) as store:
+        _line(f"{write(_calls(store, session), out, keep=KNOWN)} calls in {out}")
+
+
 # ---- look
 
 
 @app.command()
-def sessions(db: Db = "", json: Json = False) -> None:
+def sessions(
+    db: Db = "",
+    usage: Annotated[bool, typer.Option("--usage", help="Sum the tokens used; reads every body.")] = False,
+    json: Json = False,
+) -> None:
     """Every session in the database."""
     with _store(db) as store:
+        if usage:
+            _usage(store, json=json)
+            return
         found = store.sessions()
     if json:
         for one in found:
@@ -224,17 +269,54 @@ def sessions(db: Db = "", json: Json = False) -> None:
 
 
 @app.command()
-def calls(session: Sessions = None, db: Db = "", json: Json = False) -> None:
+def calls(
+    session: Sessions = None,
+    db: Db = "",
+    harness: Filter = "",
+    wire: Filter = "",
+    model: Filter = "",
+    outcome: Filter = "",
+    status: Annotated[str, typer.Option(metavar="CODE", help="Only calls with this HTTP status: 429, 5xx.")] = "",
+    since: Annotated[str, typer.Option(metavar="TIME", help="Only calls from then on: 2026-11-30, 14:05, 2h.")] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="Only calls up to then.")] = "",
+    min_size: Annotated[str, typer.Option(metavar="SIZE", help="Only calls of at least this: 100k, 2M.")] = "",
+    json: Json = False,
+) -> None:
     """Every call: when, to whom, how it ended, how large, the tokens it used."""
+    from recorder.wanted import Wanted, instant, size_bytes
+    from recorder.wanted import rows as wanted_rows
+
+    now = time.time()
+    wanted = Wanted(
+        harness=harness,
+        wire=wire,
+        model=model,
+        outcome=outcome,
+        status=status,
+        since_utc=instant(since, now_utc=now) if since else None,
+        until_utc=instant(until, now_utc=now) if until else None,
+        min_bytes=size_bytes(min_size) if min_size else 0,
+    )
+    with _store(db) as store:
+        for one in wanted_rows(_calls(store, session), wanted):
+            _line(_dumps(one) if json else one.text())
+
+
+@app.command()
+def tail(
+    db: Db = "",
+    from_: Annotated[
+        int | None, typer.Option("--from", metavar="CALL", help="Begin behind this call; without it, with what comes.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Calls as they end, whoever records them; until interrupted."""
+    from recorder.follow import tail as follow
     from recorder.listing import row
 
-    with _store(db) as store:
-        for call in _calls(store, session):
-            one = row(call)
-            if json:
-                _json(one)
-            else:
-                _line(one.text())
+    for call in follow(_db(db), from_seq=from_):
+        one = row(call)
+        _line(_dumps(one) if json else one.text())
 
 
 @app.command()
@@ -434,6 +516,36 @@ def drift(
 
 
 # ---- shared
+
+
+def _redactor(words: Sequence[str] | None) -> "Redactor | None":
+    from recorder.home import data_dir
+    from recorder.redact import redactor
+
+    return redactor(words or (), home=data_dir())
+
+
+def _usage(store: "Store", *, json: bool) -> None:
+    from recorder.listing import row, usage
+
+    found = list(usage(map(row, store.calls())))
+    if json:
+        for one in found:
+            _json(one)
+        return
+    _table(
+        ("session", "calls", "input", "cache read", "cache write", "output", "cached"),
+        [
+            (
+                u.session or "?",
+                u.calls,
+                *(("?" if n is None else f"{n:,}") for n in (u.usage.input, u.usage.cache_read, u.usage.cache_write)),
+                "?" if u.usage.output is None else f"{u.usage.output:,}",
+                "?" if u.cache_share is None else f"{u.cache_share:.0%}",
+            )
+            for u in found
+        ],
+    )
 
 
 def _db(name: str) -> str:

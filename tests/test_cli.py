@@ -95,6 +95,37 @@ def test_the_drawn_tree_shows_the_fork_and_folds_appends(compacted: str, capsys:
     assert "2-4" in drawn
 
 
+def test_calls_can_be_asked_for_by_what_is_known_of_them(compacted: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert memorywalker.main(["calls", "--json", "--min-size", "50k", "--db", compacted]) == 0
+    assert [json.loads(line)["seq"] for line in capsys.readouterr().out.splitlines()] == [5]  # 51,925 B, the summary
+    assert memorywalker.main(["calls", "--outcome", "aborted", "--db", compacted]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_usage_is_summed_by_session(compacted: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert memorywalker.main(["sessions", "--usage", "--json", "--db", compacted]) == 0
+    (one,) = map(json.loads, capsys.readouterr().out.splitlines())
+    # 19 + 39 + 59 + 90 + 92 + 8 + 8.5 + 9 + 10 + 10.5 thousand; nine calls read 1000 from the cache
+    assert (one["usage"]["input"], one["usage"]["cache_read"], one["usage"]["output"]) == (345_000, 9_000, 420)
+
+
+def test_a_scrubbed_recording_has_the_same_tree_and_other_words(
+    compacted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, again = str(tmp_path / "scrubbed.har"), str(tmp_path / "again.db")
+    assert memorywalker.main(["scrub", "--out", out, "--db", compacted]) == 0
+    assert memorywalker.main(["import", out, "--db", again]) == 0
+    capsys.readouterr()
+    kinds = []
+    for db in (compacted, again):
+        assert memorywalker.main(["tree", "--json", "--db", db]) == 0
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        kinds.append([(r["lane"], r["kind"], r["prefix"]) for r in rows])
+    assert kinds[0] == kinds[1]
+    assert "near the limit" in (CAPTURES / "claude-code/autocompact.har").read_text()
+    assert "near the limit" not in Path(out).read_text()
+
+
 @pytest.mark.parametrize("words", [["run"], ["run", "--"], ["run", "--db", "x.db", "--"]])
 def test_run_without_a_command_is_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, said = failure(capsys, *words)
@@ -164,6 +195,9 @@ def test_a_malformed_har_is_refused_whole(
         (("export", "--tokenizer", "t", "--out", "o", "--format", "csv"), "'csv'"),
         (("run", "--route", "tunnel", "--", "true"), "'tunnel'"),
         (("run", "--harness", "emacs", "--", "true"), "'emacs'"),
+        (("calls", "--since", "whenever"), "'whenever'"),
+        (("calls", "--min-size", "big"), "'big'"),
+        (("run", "--redact", "no-such-rule", "--", "true"), "no-such-rule"),
         (("serve", "--script", "s.json", "--var", "cwd"), "'cwd'"),
         (("nosuch",), "'nosuch'"),
     ],

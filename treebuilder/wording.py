@@ -31,6 +31,9 @@ CLEARED = (
     "Tool result saved to",
 )
 
+KNOWN = (*TITLE_SYSTEM, *SUMMARY_REQUEST, *SUMMARY_SYSTEM, *SUMMARIZED, *CLEARED)
+"""All of it: what a scrubbed recording keeps, so that its tree stays the same."""
+
 
 def says(blocks: Iterable[Block], words: tuple[str, ...]) -> str:
     """The first of the words that a block holds, or the empty string."""
