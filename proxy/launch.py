@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from proxy import certificates, harnesses
 from proxy.addon import Tee
+from proxy.apart import Apart
 from proxy.harnesses import Family, Profile, Route
 from proxy.routing import Origin, Routes, origin
 from proxy.server import LOOPBACK, Server, Settings, is_loopback
@@ -205,7 +206,8 @@ def recording(
     origins = _origins(profile, environ)
     default = profile.base_urls[0].family if profile.base_urls else "anthropic"
     run_id = uuid4().hex
-    writer = Writer(lambda: open_store(db), run=run_id, notice=notice or _on_stderr, redact=redact)
+    store = Apart(lambda: open_store(db))
+    writer = Writer(store.open, run=run_id, notice=notice or _on_stderr, redact=redact)
     routes = Routes(
         classify=classify,
         is_model_host=lambda host, port: opened.search(f"{host}:{port}") is not None,
@@ -252,6 +254,7 @@ def recording(
     finally:
         server.stop()
         writer.close()
+        store.close()
 
 
 def open_store(db: str | Path) -> Ledger:
