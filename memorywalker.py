@@ -633,7 +633,7 @@ def _shape(finished: "Finished") -> str:
 
     with Store.open(finished.db) as store:
         trajectory = build(store.calls(run=finished.run))
-    threads = {turn.thread for turn in trajectory.turns if not turn.kind.aside}
+    threads = {trajectory.turns[branch.turns[0]].thread for branch in trajectory.branches}
     forks = len(trajectory.branches) - len(threads)
     return f", {len(threads)} threads, {forks} forks; session {', '.join(trajectory.sessions)}"
 
