@@ -13,6 +13,8 @@ demo: .venv/.ready .agents/.ready
 
 test: check .agents/.tests
 	$(BIN)/pytest
+	@echo "== capture and recorder once more on another Python, with the other line of mitmproxy"
+	tests/other_python.sh
 
 check: .venv/.ready
 	$(BIN)/ruff check .

@@ -20,11 +20,11 @@ if [ -z "$found" ]; then
     exit 0
 fi
 
-stamp=$(cksum pyproject.toml)
+stamp=$(cksum pyproject.toml constraints.txt | tr "\n" " ")
 if [ "$(cat "$venv/.ready" 2>/dev/null)" != "$found $stamp" ]; then
     rm -rf "$venv"
     "$found" -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
     echo "$found $stamp" >"$venv/.ready"
 fi
 "$venv/bin/python" -c 'import sys; from importlib.metadata import version
