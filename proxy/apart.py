@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from proxy.writer import Ledger
+from proxy.writer import Ledger, settle
 from recorder.call import Call
 from recorder.errors import StoreError
 
@@ -73,6 +73,9 @@ def _alone() -> bool:
 class StoreApart:
     """A `Ledger` whose store is in the child. Used by the writer's thread alone."""
 
+    settles = True
+    """Calls that end may come as they are: the child reads how their stream ended."""
+
     def __init__(self, connection: socket.socket, open_store: Callable[[], Ledger]) -> None:
         """Raises what opening raises there."""
         self._connection: socket.socket | None = connection
@@ -87,10 +90,10 @@ class StoreApart:
         self._ask("append", dict(pieces))
 
     def finish(self, seq: int, call: Call, /) -> None:
-        self._ask("finish", seq, call)
+        self._ask("finish", seq, call if self._connection else settle(call))
 
     def put(self, call: Call, /) -> int:
-        return self._number("put", call)
+        return self._number("put", call if self._connection else settle(call))
 
     def held(self, run: str, /) -> int:
         return self._number("held", run)
@@ -158,6 +161,8 @@ def _answer(connection: socket.socket, open_store: Callable[[], Ledger]) -> None
                 store = open_store()
                 reply = True, None
             else:
+                if method in ("finish", "put"):
+                    arguments = (*arguments[:-1], settle(arguments[-1]))
                 reply = True, getattr(store, method)(*arguments)
         except Exception as e:  # noqa: BLE001  # raised in the parent
             reply = False, _portable(e)

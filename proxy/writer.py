@@ -176,7 +176,9 @@ class Writer:
 
     def _write(self, store: Ledger, tape: Tape, seq: int) -> bool:
         try:
-            call = replace(_settled(self._call(tape)), seq=seq)
+            call = replace(self._call(tape), seq=seq)
+            if not getattr(store, "settles", False):
+                call = settle(call)
             if seq:
                 store.finish(seq, call)
             else:
@@ -271,7 +273,8 @@ def _size_bytes(tape: Tape) -> int:
     return len(tape.request_body) + sum(map(len, tape.chunks))
 
 
-def _settled(call: Call) -> Call:
+def settle(call: Call) -> Call:
+    """How its stream ended by its own words; parses the reply, so a store apart does it there."""
     try:
         return settled(call)
     except Exception:  # noqa: BLE001  # a body that breaks a parser is stored like any other
