@@ -45,6 +45,20 @@ class Identity:
         return context
 
 
+KEY_CERT_SIGN = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+"""Python 3.13 asks for it of an authority."""
+
+
 def make_identity(folder: Path) -> Identity:
     issuer_key, leaf_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
@@ -64,6 +78,7 @@ def make_identity(folder: Path) -> Identity:
     root = (
         builder(issuer, issuer_key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(KEY_CERT_SIGN, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(issuer_key.public_key()), critical=False)
         .sign(issuer_key, hashes.SHA256())
     )
