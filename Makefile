@@ -27,7 +27,7 @@ unit: check
 live: .venv/.ready .agents/.tests
 	$(BIN)/pytest -m live
 
-.venv/.ready: pyproject.toml constraints.txt
+.venv/.ready: Makefile pyproject.toml constraints.txt
 	@echo "== .venv: memorywalker with its train, dev and postgres extras, pinned by constraints.txt (a few minutes the first time)"
 	@python=$$(for p in python3 python3.13 python3.12 python3.11; do \
 		$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done); \
