@@ -4,6 +4,7 @@ A `Tape` is one call being recorded. The event loop alone writes it, one list ap
 reads it. List appends and attribute stores are atomic in CPython, so the two need no lock.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +21,11 @@ FRAME_START, FRAME_END = b"\x1e", b"\n"
 
 LAST_EVENTS = (b"response.completed", b"response.failed", b"response.incomplete", b'"error"')
 """Types that end a Responses turn over a websocket; they stand at the very start of the frame (WIRE.md section 4)."""
+
+
+DURABLE_S = 1.0
+"""How long, at most, the end of a response waits for its request to be durable: ours; a dead disk stops nobody."""
+POLL_S = 0.002
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +49,8 @@ class Tape:
     error: str = ""
     overflow: bool = False
     """The writer fell too far behind and what had arrived was given up."""
+    taken: bool = True
+    """False = the sink has yet to make the request durable, or to fail at it; it says so when it begins."""
 
 
 class Sink(Protocol):
@@ -98,7 +106,8 @@ class Tee:
         tape.response_headers = response.headers.fields
         response.stream = self._tap(tape)
 
-    def response(self, flow: http.HTTPFlow) -> None:
+    async def response(self, flow: http.HTTPFlow) -> None:
+        """All but the end has gone to the client; the end waits, shortly, for a request that is not durable yet."""
         tape = self._open.pop(flow.id, None)
         if tape is None or flow.response is None:
             return
@@ -106,6 +115,9 @@ class Tee:
             tape.status = flow.response.status_code
             tape.response_headers = flow.response.headers.fields
         self._finish(tape, Outcome.HTTP_ERROR if tape.status >= 400 else Outcome.COMPLETE)
+        give_up = time.perf_counter() + DURABLE_S
+        while not tape.taken and time.perf_counter() < give_up:
+            await asyncio.sleep(POLL_S)
 
     def error(self, flow: http.HTTPFlow) -> None:
         self._pending.pop(flow.id, None)

@@ -93,6 +93,7 @@ class Writer:
 
     def begin(self, tape: Tape) -> None:
         self._begun += 1
+        tape.taken = False
         self._queue.put(("begin", tape))
 
     def end(self, tape: Tape) -> None:
@@ -158,12 +159,13 @@ class Writer:
 
     def _begin(self, store: Ledger, tape: Tape) -> None:
         self._seqs[tape] = 0
-        if self._down:
-            return
         try:
-            self._seqs[tape] = store.start(self._call(tape))
+            if not self._down:
+                self._seqs[tape] = store.start(self._call(tape))
         except Exception as e:  # noqa: BLE001  # traffic goes on; the call gets another try at the next flush
             self._fail(e)
+        finally:
+            tape.taken = True
 
     def _end(self, store: Ledger, tape: Tape) -> None:
         seq = self._seqs.pop(tape, 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from loopback import HEAD, PATIENCE_S, Capture, Peer, Upstream, capture, event, recorded, until
 
+import proxy.addon
 import proxy.writer
 from proxy import launch
 from proxy.addon import Tape, Tee
@@ -157,7 +158,37 @@ def test_a_full_disk_changes_no_byte_and_is_said_once(
     assert list(it.recording.notes()) == ["the store said: disk is full"]
 
 
-def test_a_store_that_hangs_holds_nobody_up(tmp_path: Path, home: Path, replaced: list[Ledger]) -> None:
+def test_a_response_does_not_end_before_its_request_is_durable(
+    tmp_path: Path, home: Path, replaced: list[Ledger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy.addon, "DURABLE_S", PATIENCE_S)
+    slow = Slow()
+    replaced.append(slow)
+    ended = threading.Event()
+    with Upstream(play) as upstream, capture(tmp_path, upstream=upstream.url, home=home) as it:
+        with it.client.stream("POST", it.base + "/v1/messages", content=b"{}") as response:
+            arriving = response.iter_bytes()
+            got = b""
+            while len(got) < len(WHOLE):
+                got += next(arriving)
+
+            def finish() -> None:
+                next(arriving, None)
+                ended.set()
+
+            rest = threading.Thread(target=finish)
+            rest.start()
+            assert not ended.wait(0.3)  # every byte is here, the end is not
+            slow.go.set()
+            rest.join(PATIENCE_S)
+        assert got == WHOLE
+        assert ended.is_set()
+
+
+def test_a_store_that_hangs_holds_nobody_up(
+    tmp_path: Path, home: Path, replaced: list[Ledger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy.addon, "DURABLE_S", 0.1)
     slow = Slow()
     replaced.append(slow)
     with Upstream(play) as upstream, capture(tmp_path, upstream=upstream.url, home=home) as it:
