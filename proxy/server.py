@@ -144,16 +144,16 @@ class Server:
                 await instance.stop()
         await _until(lambda: self._tee.idle, limit_s=linger_s)
         self._tee.done()  # before the connections close, which would read as the client's doing
+        writers = [t.writer for h in self._listener.connections.values() for t in h.transports.values()]
         for handler in list(self._listener.connections.values()):
             if (client := handler.transports.get(handler.client)) and client.handler:
                 client.handler.cancel("the recorder stopped")
         listener = self._listener
         await _until(lambda: not listener.connections, limit_s=1.0)
-        for handler in list(listener.connections.values()):
-            for transport in handler.transports.values():
-                if transport.writer is not None:
-                    transport.writer.close()
-        await asyncio.sleep(0)  # a closed transport lets go of its socket on the next turn of the loop
+        for writer in writers:
+            if isinstance(writer, asyncio.StreamWriter):
+                writer.transport.abort()  # close() would wait for a peer that no longer reads
+        await asyncio.sleep(0)  # an aborted transport lets go of its socket on the next turn of the loop
         self._master.should_exit.set()
 
 

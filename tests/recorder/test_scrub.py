@@ -220,6 +220,8 @@ def test_lines_keep_their_order_of_difference() -> None:
 
 
 def test_json_too_deep_to_walk_costs_the_bodies_and_not_the_rest() -> None:
-    deep = b'{"messages":' + b"[" * 900 + b"]" * 900 + b"}"
+    """How deep Python walks depends on its version: what it cannot walk is left out and said."""
+    deep = b'{"messages":' + b"[" * 900 + b'"near the limit"' + b"]" * 900 + b"}"
     call = scrub(replace(CALL, request_body=deep))
-    assert (call.request_body, call.error) == (b"", "recorder: too deep to be scrubbed")
+    assert b"near the limit" not in call.request_body
+    assert (call.request_body == b"") == (call.error == "recorder: too deep to be scrubbed")
