@@ -278,7 +278,7 @@ def _kept(one: Contender, made: int) -> str:
     if one.name == "ours":
         calls, lost = one.said().split()[-2:]
         return f"{calls} of {made}, {lost} lost"
-    return f"of {made}, see its own files"
+    return f"of {made}, what it kept was not counted"
 
 
 def _sessions(count: int) -> list[list[bytes]]:
