@@ -650,7 +650,18 @@ def _json(value: object) -> None:
 def _dumps(value: object) -> str:
     import orjson
 
-    return orjson.dumps(value, default=str).decode()
+    try:
+        return orjson.dumps(value, default=str).decode()
+    except orjson.JSONEncodeError:  # half a surrogate pair, as JavaScript harnesses cut text
+        import dataclasses
+        import json
+
+        def plain(one: object) -> object:
+            if dataclasses.is_dataclass(one) and not isinstance(one, type):
+                return dataclasses.asdict(one)
+            return str(one)
+
+        return json.dumps(value, default=plain, separators=(",", ":"))
 
 
 def _print(drawn: "RenderableType") -> None:

@@ -64,6 +64,13 @@ def test_the_tree_of_a_capture_has_the_lanes_and_kinds_of_its_labels(
     assert all(list(row) == fields.split() for row in rows)
 
 
+def test_half_a_surrogate_pair_is_printed_as_json_escapes_it() -> None:
+    from recorder.store import Fault
+
+    assert memorywalker._dumps(Fault(3, "cut at \ud83d")) == '{"seq":3,"what":"cut at \\ud83d"}'
+    assert memorywalker._dumps(Fault(3, "é")) == '{"seq":3,"what":"é"}'
+
+
 def test_importing_a_file_again_adds_nothing(compacted: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         memorywalker.main(["import", "--json", str(CAPTURES / "claude-code/autocompact.har"), "--db", compacted]) == 0
