@@ -79,6 +79,20 @@ class Recording:
         if self.tee.lost:
             yield f"{self.tee.lost} calls could not be handed over"
 
+    def finished(self, exit_code: int, *, db: str | Path, strict: bool) -> Finished:
+        """What it came to, once the proxy and the writer have ended."""
+        lost = self.writer.lost + self.tee.lost
+        return Finished(
+            exit_code=1 if strict and lost and exit_code == 0 else exit_code,
+            run=self.run,
+            calls=self.writer.stored,
+            lost=lost,
+            db=str(db),
+            harness=self.profile.name,
+            route=self.route,
+            notes=tuple(self.notes()),
+        )
+
 
 def run(
     command: Sequence[str],
@@ -118,17 +132,7 @@ def run(
     ) as it:
         words = [command[0], *it.arguments, *command[1:]]
         exit_code = _wait(words, program=program, environ={**environ, **it.variables})
-    lost = it.writer.lost + it.tee.lost
-    return Finished(
-        exit_code=1 if strict and lost and exit_code == 0 else exit_code,
-        run=it.run,
-        calls=it.writer.stored,
-        lost=lost,
-        db=str(db),
-        harness=profile.name,
-        route=route,
-        notes=tuple(it.notes()),
-    )
+    return it.finished(exit_code, db=db, strict=strict)
 
 
 def serve_proxy(
@@ -165,17 +169,7 @@ def serve_proxy(
             announce(f"export {name}='{value}'")
         with _signals({s: lambda _s, _f: stop.set() for s in (signal.SIGINT, signal.SIGTERM)}):
             stop.wait()
-    lost = it.writer.lost + it.tee.lost
-    return Finished(
-        exit_code=1 if strict and lost else 0,
-        run=it.run,
-        calls=it.writer.stored,
-        lost=lost,
-        db=str(db),
-        harness=profile.name,
-        route=route,
-        notes=tuple(it.notes()),
-    )
+    return it.finished(0, db=db, strict=strict)
 
 
 @contextmanager
