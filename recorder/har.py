@@ -18,10 +18,10 @@ from recorder import wire
 from recorder.call import Call, Outcome
 from recorder.errors import SourceError
 from recorder.headers import clean_url, kept
+from recorder.imports import shapes
+from recorder.imports.shapes import Json
 from recorder.imports.websocket import Frame, turns
 from recorder.segments import BRACKET
-
-Json = dict[str, object]
 
 _ENTRIES = re.compile(rb'"entries"\s*:\s*\[\Z')
 _CLIENT_LEFT = ("client disconnected", "net::err_aborted", "ns_binding_aborted")
@@ -39,7 +39,7 @@ def entries(path: Path) -> Iterator[tuple[int, Json]]:
         raise SourceError(f"import: expected a HAR file, got {e.strerror} at {path}") from e
     for index, (start, end) in enumerate(_spans(data, path)):
         where = f"entry {index} of {path}"
-        yield index, _object(_loads(data[start:end], where), where)
+        yield index, shapes.mapping(_loads(data[start:end], where), where)
 
 
 def _spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int]]:
@@ -85,18 +85,21 @@ def _spans(data: mmap.mmap | bytes, path: Path) -> Iterator[tuple[int, int]]:
 
 def calls(entry: Json, source: str, run: str) -> Iterator[Call]:
     """The model calls of an entry, none when it is something else. SourceError when a field is not what HAR says."""
-    request, response = _object(entry.get("request"), "request"), _object(entry.get("response") or {}, "response")
-    method, url = _text(request.get("method"), "request.method"), _text(request.get("url"), "request.url")
+    request, response = (
+        shapes.mapping(entry.get("request"), "request"),
+        shapes.mapping(entry.get("response") or {}, "response"),
+    )
+    method, url = shapes.text(request.get("method"), "request.method"), shapes.text(request.get("url"), "request.url")
     frames = entry.get("_webSocketMessages")
     socket = bool(frames) and bool(wire.classify("GET", url) or wire.classify("POST", url))
     if not socket and (frames or method.upper() != "POST" or not wire.classify(method, url)):
         return
-    status, content = _status(response), _object(response.get("content") or {}, "response.content")
-    said = _text(response.get("_error") or "", "response._error")
+    status, content = _status(response), shapes.mapping(response.get("content") or {}, "response.content")
+    said = shapes.text(response.get("_error") or "", "response._error")
     outcome, error = _outcome(status, said), said
     if outcome in (Outcome.COMPLETE, Outcome.HTTP_ERROR) and not socket and _missing(content):
         outcome, error = Outcome.TRUNCATED, "recorder: the HAR does not hold the body"
-    post = _object(request.get("postData") or {}, "request.postData")
+    post = shapes.mapping(request.get("postData") or {}, "request.postData")
     call = Call(
         method=method,
         url=clean_url(url),
@@ -114,8 +117,8 @@ def calls(entry: Json, source: str, run: str) -> Iterator[Call]:
         run=run,
     )
     if socket:
-        listed = _array(frames, "_webSocketMessages")
-        yield from turns(call, [_frame(_object(f, f"_webSocketMessages[{i}]")) for i, f in enumerate(listed)])
+        listed = shapes.array(frames, "_webSocketMessages")
+        yield from turns(call, [_frame(shapes.mapping(f, f"_webSocketMessages[{i}]")) for i, f in enumerate(listed)])
     else:
         yield call
 
@@ -132,22 +135,22 @@ def _outcome(status: int | None, said: str) -> Outcome:
 
 def _missing(content: Json) -> bool:
     """There was a body and the file does not hold it: Chrome gives it up, Firefox has a switch for it."""
-    return not content.get("text") and _number(content.get("size")) > 0
+    return not content.get("text") and shapes.number(content.get("size"), "HAR") > 0
 
 
 def _frame(frame: Json) -> Frame:
-    data = _text(frame.get("data"), "_webSocketMessages.data")
+    data = shapes.text(frame.get("data"), "_webSocketMessages.data")
     return Frame(
         frame.get("type") in ("send", "request"),
         _base64(data, "_webSocketMessages.data") if frame.get("opcode") == 2 else _bytes(data),
-        _number(frame.get("time")),
+        shapes.number(frame.get("time"), "HAR"),
     )
 
 
 def _content(content: Json, where: str) -> bytes:
-    text = _text(content.get("text") or "", f"{where}.text")
+    text = shapes.text(content.get("text") or "", f"{where}.text")
     if not text and content.get("params"):
-        pairs = [_object(p, f"{where}.params") for p in _array(content["params"], f"{where}.params")]
+        pairs = [shapes.mapping(p, f"{where}.params") for p in shapes.array(content["params"], f"{where}.params")]
         return urlencode([(str(p.get("name", "")), str(p.get("value") or "")) for p in pairs]).encode()
     return _base64(text, f"{where}.text") if content.get("encoding") == "base64" else _bytes(text)
 
@@ -165,8 +168,10 @@ def _base64(text: str, where: str) -> bytes:
 
 def _headers(message: Json, content: Json, where: str) -> tuple[tuple[str, str], ...]:
     """Content held as text has its content-encoding undone: what the header says of it is true no more."""
-    pairs = (_object(h, f"{where}.headers") for h in _array(message.get("headers") or [], f"{where}.headers"))
-    found = kept((_text(h.get("name"), f"{where}.headers.name"), _value(h.get("value"))) for h in pairs)
+    pairs = (
+        shapes.mapping(h, f"{where}.headers") for h in shapes.array(message.get("headers") or [], f"{where}.headers")
+    )
+    found = kept((shapes.text(h.get("name"), f"{where}.headers.name"), _value(h.get("value"))) for h in pairs)
     undone = content.get("encoding") != "base64" and content.get("text")
     return tuple((name, value) for name, value in found if not undone or name != "content-encoding")
 
@@ -176,14 +181,14 @@ def _value(value: object) -> str:
 
 
 def _status(response: Json) -> int | None:
-    return int(_number(response.get("status"))) or None
+    return int(shapes.number(response.get("status"), "HAR")) or None
 
 
 def _unix(value: object) -> float:
     """Unix seconds of an ISO 8601 time, UTC where it names no zone; 0.0 = not said."""
     if not value:
         return 0.0
-    text = _text(value, "startedDateTime")
+    text = shapes.text(value, "startedDateTime")
     try:
         when = datetime.fromisoformat(text)
     except ValueError as e:
@@ -192,40 +197,15 @@ def _unix(value: object) -> float:
 
 
 def _seconds(milliseconds: object) -> float | None:
-    number = _number(milliseconds)
+    number = shapes.number(milliseconds, "HAR")
     return number / 1000 if milliseconds is not None and number >= 0 else None
 
 
 def _first_byte(timings: object) -> float | None:
     """`send` and `wait` are the time to the first byte; writers that do not know put 0 or -1."""
-    parts = [_number(v) for k, v in _object(timings or {}, "timings").items() if k in ("send", "wait")]
+    said = shapes.mapping(timings or {}, "timings")
+    parts = [shapes.number(v, "HAR") for k, v in said.items() if k in ("send", "wait")]
     return sum(p for p in parts if p > 0) / 1000 or None
-
-
-def _number(value: object) -> float:
-    if value is None:
-        return 0.0
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SourceError(f"HAR: expected a number, got {type(value).__name__}")
-    return float(value)
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise SourceError(f"{where}: expected text, got {type(value).__name__}")
-    return value
-
-
-def _object(value: object, where: str) -> Json:
-    if not isinstance(value, dict):
-        raise SourceError(f"{where}: expected an object, got {type(value).__name__}")
-    return value
-
-
-def _array(value: object, where: str) -> list[object]:
-    if not isinstance(value, list):
-        raise SourceError(f"{where}: expected an array, got {type(value).__name__}")
-    return value
 
 
 def _loads(data: bytes, where: str) -> object:

@@ -16,8 +16,8 @@ from recorder import wire
 from recorder.call import Call, Outcome
 from recorder.errors import SourceError
 from recorder.headers import clean_url, kept
-
-Json = dict[str, object]
+from recorder.imports import shapes
+from recorder.imports.shapes import Json
 
 _UNDONE = ("content-encoding", "content-length", "transfer-encoding")
 """Headers that were true of the bytes on the wire and are not of what the file holds."""
@@ -36,14 +36,14 @@ def pairs(path: Path) -> Iterator[tuple[int, Json]]:
 
 def calls(pair: Json, source: str, run: str) -> Iterator[Call]:
     """The model call of a pair, none when it is something else. SourceError when a field is not what it should be."""
-    request = _object(pair.get("request"), "request")
-    method, url = _text(request.get("method"), "request.method"), _text(request.get("url"), "request.url")
+    request = shapes.mapping(pair.get("request"), "request")
+    method, url = shapes.text(request.get("method"), "request.method"), shapes.text(request.get("url"), "request.url")
     if method.upper() != "POST" or not wire.classify(method, url):
         return
     response = pair.get("response")
-    answer = _object(response, "response") if response is not None else {}
-    started, ended = _number(request.get("timestamp")), _number(answer.get("timestamp"))
-    status = int(_number(answer.get("status_code"))) or None
+    answer = shapes.mapping(response, "response") if response is not None else {}
+    started, ended = (shapes.number(one.get("timestamp"), "claude-trace") for one in (request, answer))
+    status = int(shapes.number(answer.get("status_code"), "claude-trace")) or None
     held = "body" in answer or "body_raw" in answer
     error = (
         "" if held else "recorder: the log holds no response" if status is None else "recorder: the log holds no body"
@@ -93,25 +93,5 @@ def _body(value: object) -> bytes:
 
 
 def _headers(message: Json, where: str) -> tuple[tuple[str, str], ...]:
-    found = kept((n, str(v)) for n, v in _object(message.get("headers") or {}, f"{where}.headers").items())
+    found = kept((n, str(v)) for n, v in shapes.mapping(message.get("headers") or {}, f"{where}.headers").items())
     return tuple((name, value) for name, value in found if name not in _UNDONE)
-
-
-def _number(value: object) -> float:
-    if value is None:
-        return 0.0
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SourceError(f"claude-trace: expected a number, got {type(value).__name__}")
-    return float(value)
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise SourceError(f"{where}: expected text, got {type(value).__name__}")
-    return value
-
-
-def _object(value: object, where: str) -> Json:
-    if not isinstance(value, dict):
-        raise SourceError(f"{where}: expected an object, got {type(value).__name__}")
-    return value
