@@ -71,7 +71,7 @@ Sessions = Annotated[
 ]
 Filter = Annotated[str, typer.Option(metavar="NAME", help="Only calls of this one.")]
 Structural = Annotated[bool, typer.Option("--structural", help="Ignore headers, ids and known wording.")]
-Scheme = Literal["logittree", "mask4d", "naive-compressed", "naive-full"]
+Scheme = Literal["logittree", "mask4d", "sdcc", "naive-compressed", "naive-full"]
 Model = Annotated[str, typer.Option("--model", help="Name or folder of a causal LM; smollm2 = the packaged one.")]
 EngineName = Literal["auto", "separate", "packed", "depth-first"]
 Engine = Annotated[EngineName, typer.Option(help="How a trie is computed; all are exact.")]
@@ -440,8 +440,8 @@ def train(
     json: Json = False,
 ) -> None:
     """Train a causal LM on the contexts it really had; leaves a Hugging Face checkpoint with a model card."""
-    from trainer.train import Settings
-    from trainer.train import train as run_training
+    from trainer.run import train as run_training
+    from trainer.settings import Settings
 
     if not lr > 0:
         raise Usage(f"expected --lr above 0, got {lr}")

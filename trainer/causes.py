@@ -21,6 +21,8 @@ EDIT = "edit"
 """An edit whose kind nobody said."""
 UNTOLD = "retokenised"
 """Messages only grew, yet tokens differ: a reply was rendered otherwise when it came back."""
+FINAL_WALK = ("naive-compressed", "sdcc")
+"""Schemes whose contexts are those of `R_N`."""
 GROWING = ("root", "append", "forked", "model_switched")
 """Kinds that leave everything before them in place."""
 
@@ -32,7 +34,7 @@ def causes(one: Plan) -> Iterator[str]:
     for part, origin in zip(one.samples, one.origins, strict=True):
         if one.scheme not in OWN_ENGINE and _same(part, samples[origin.sample], origin.start):
             yield NONE
-        elif one.scheme == "naive-compressed":  # knows the end of the story: the first edit after the call
+        elif one.scheme in FINAL_WALK:  # knows the end of the story: the first edit after the call
             yield next((kind for index, kind in edits[origin.sample] if index > origin.sample), UNTOLD)
         else:  # still sees, or was encoded seeing, what had gone: the last edit before the call
             last = next((kind for index, kind in reversed(edits[origin.sample]) if index <= origin.sample), None)

@@ -27,8 +27,8 @@ from trainer.sources import Source
 from trainer.trie import Floats, TokenTrie
 
 Reference = Literal["auto", "served", "live"]
-COMPARED = tuple(name for name in SCHEMES if name not in OWN_ENGINE)
-"""Schemes in the table if none are named."""
+COMPARED = tuple(name for name in SCHEMES if name not in OWN_ENGINE and name != "sdcc")
+"""Schemes in the table if none are named: sdcc has the contexts of naive-compressed."""
 
 
 @dataclass(frozen=True, slots=True)

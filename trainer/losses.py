@@ -7,7 +7,8 @@
 The weights of a trie always add up to its number of trained tokens, whatever the engine.
 """
 
-# N sampled tokens of the trie in sample order, K of them scored now, M distinct trie tokens scored now, V vocabulary
+# N sampled tokens of the trie in sample order, K of them scored now, M distinct trie tokens scored now, V vocabulary,
+# C diverging tokens, D hidden size
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ def grpo(
 
 
 def sdcc(
-    live: Sequence[Tensor],
+    live: Sequence[Tensor | None],
     diverging: Sequence[NDArray[np.bool_]],
     head: Callable[[Tensor], Tensor],
     *,
@@ -99,8 +100,9 @@ def sdcc(
 ) -> Objective:
     """The task's loss plus `strength` * mean over diverging tokens of KL(live view || this context), full vocabulary.
 
-    `live`: for each sample the hidden states (n, D) that its tokens had in their live view, from `Engine.states`;
-    `head` turns them into logits, without gradient. `over`: as in `nll`, the diverging tokens of a whole step.
+    `live`: for each sample the hidden states (n, D) that its tokens had in their live view, from `Engine.states`; None
+    where none of them diverges. `head` turns them into logits, without gradient. `over`: as in `nll`, the diverging
+    tokens of a whole step.
     With strength 0, or nothing diverging, it is the task itself (METHOD.md section 3).
     """
     return _Sdcc(tuple(live), tuple(diverging), head, strength, task or nll(), over)
@@ -196,7 +198,7 @@ class _Grpo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sdcc:
-    live: tuple[Tensor, ...]
+    live: tuple[Tensor | None, ...]
     diverging: tuple[NDArray[np.bool_], ...]
     head: Callable[[Tensor], Tensor]
     strength: float
@@ -208,14 +210,23 @@ class _Sdcc:
         diverging_N = np.concatenate([np.zeros(0, dtype=bool), *self.diverging]) & trained_N
         if not self.strength or not diverging_N.any():
             return task
+        compared = [
+            (live, torch.as_tensor(flag, device=device))
+            for live, flag in zip(self.live, self.diverging, strict=True)
+            if live is not None
+        ]
+        teacher_CD = torch.cat([live.to(device)[flag] for live, flag in compared])
+        row_N = torch.as_tensor(np.cumsum(np.concatenate(self.diverging)) - 1, device=device)
         where = torch.as_tensor(diverging_N, device=device)
-        return _Conditioned(task, torch.cat(self.live), where, self.head, self.strength, self.over or int(where.sum()))
+        return _Conditioned(task, teacher_CD, row_N, where, self.head, self.strength, self.over or int(where.sum()))
 
 
 @dataclass(slots=True, eq=False)
 class _Conditioned:
     task: Terms
-    live_ND: Tensor
+    teacher_CD: Tensor
+    row_N: Tensor
+    """Row of `teacher_CD` for each diverging token."""
     where_N: Tensor
     head: Callable[[Tensor], Tensor]
     strength: float
@@ -232,7 +243,7 @@ class _Conditioned:
         if not bool(at_K.any()):
             return loss
         with torch.no_grad():
-            teacher_CV = self.head(self.live_ND[scored.index_K[at_K]]).to(loss.dtype).log_softmax(-1)
+            teacher_CV = self.head(self.teacher_CD[self.row_N[scored.index_K[at_K]]]).to(loss.dtype).log_softmax(-1)
         student_CV = scored.logits_MV[scored.row_K[at_K]].log_softmax(-1)
         divergence = (teacher_CV.exp() * (teacher_CV - student_CV)).sum()
         self.divergence += float(divergence.detach())

@@ -4,6 +4,7 @@
 
     logittree          every sample as it was: 1..7 | 1-4,6,7 -> 8 9 10 | 1-4,6,7,9,10 -> 11 12 | ... -> ans
     naive-compressed   R_N as one sequence; 5, 8 and 11 are lost, the rest is scored as if they had never been there
+    sdcc               naive-compressed, with a divergence to the live view at 6 7, 9 10, 12 (trainer/conditioning.py)
     naive-full         H_T as one sequence; nothing is lost, and 8.. are scored although 5 (then 8, then 11) had gone
     mask4d             the samples of logittree, computed by the engine of that name from H_T under a mask
 
@@ -23,7 +24,6 @@ from trainer.episodes import Episode
 from trainer.physical import Walk, naive_compressed, naive_full
 from trainer.trie import Owner, Sample
 
-LATER = {"sdcc": "the final walk with a divergence to the live view"}
 OWN_ENGINE = {"mask4d": "mask4d"}
 """Schemes that are an engine's own: it lays each thread out as its physical stream by itself."""
 
@@ -56,7 +56,7 @@ class Plan:
 
 
 def plan(scheme: str, episode: Episode) -> Plan:
-    """Lay an episode out as `scheme` trains it. ValueError for a scheme that is unknown or not there yet."""
+    """Lay an episode out as `scheme` trains it. ValueError for an unknown scheme."""
     walk = _scheme(scheme)(episode.samples)
     scored = [np.zeros(len(sample.completion_ids), dtype=bool) for sample in episode.samples]
     for origin in walk.origins:
@@ -66,7 +66,7 @@ def plan(scheme: str, episode: Episode) -> Plan:
     return Plan(scheme, episode, walk.samples, walk.origins, lost)
 
 
-def engine_for(scheme: str, name: str) -> Engine:
+def engine_for(scheme: str, name: str, *, chunk_tokens: int | None = None) -> Engine:
     """The engine called `name` for a scheme, or the scheme's own. ValueError where the two do not go together."""
     own = OWN_ENGINE.get(scheme)
     if name == own or (own is not None and name == "auto"):
@@ -74,12 +74,10 @@ def engine_for(scheme: str, name: str) -> Engine:
     if own is not None or name in OWN_ENGINE.values():
         expected = f"engine {own}" if own is not None else "another engine"
         raise ValueError(f"scheme {scheme}: expected {expected}, got {name}, which computes something else")
-    return make_engine(name)
+    return make_engine(name, chunk_tokens=chunk_tokens)
 
 
 def _scheme(name: str) -> Callable[[Sequence[Sample]], Walk]:
-    if name in LATER:
-        raise ValueError(f"scheme {name} ({LATER[name]}) is not there yet; expected one of {', '.join(SCHEMES)}")
     if name not in SCHEMES:
         raise ValueError(f"scheme: expected one of {', '.join(SCHEMES)}, got {name!r}")
     return SCHEMES[name]
@@ -92,6 +90,7 @@ def _logittree(samples: Sequence[Sample]) -> Walk:
 
 SCHEMES: dict[str, Callable[[Sequence[Sample]], Walk]] = {
     "logittree": _logittree,
+    "sdcc": naive_compressed,
     "naive-compressed": naive_compressed,
     "naive-full": naive_full,
     "mask4d": _logittree,

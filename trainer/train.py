@@ -1,121 +1,92 @@
-"""Train on episodes with transformers.Trainer, its forward and backward replaced by one engine call over a token trie.
+"""Train on episodes with transformers.Trainer, its forward and backward replaced by engine calls over token tries.
 
-A step takes `group` episodes into one trie (a trunk they share is computed once), `accumulate` times over, and divides
-by the trained tokens of the whole step, so that neither setting changes what a token counts.
+A step takes `accumulate` tries of `group` episodes each (a trunk they share is computed once), spreads them over the
+processes, and divides by the trained tokens of the whole step, so that neither setting changes what a token counts.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PrinterCallback,
-    ProgressCallback,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+from torch.utils.data import DataLoader, Dataset
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
 
 from recorder.errors import TrainError
-from trainer.checkpoint import Card, digest, finish, forget, last_checkpoint, same_run, workplace
+from trainer.conditioning import conditioned, diverging_tokens
 from trainer.engines.step import Engine
-from trainer.losses import Objective, grpo, nll, rollouts
-from trainer.models import load_model, load_tokenizer, quiet
-from trainer.runlog import RunLog
-from trainer.schemes import Plan, engine_for, plan
-from trainer.sources import Source
+from trainer.losses import Objective, grpo, nll
+from trainer.models import quiet
+from trainer.ranks import Ranks
+from trainer.schedule import Together, shares, steps_of
+from trainer.schemes import Plan
+from trainer.settings import Settings
 from trainer.trie import TokenTrie
 
-NO_CONTEXT = "no context: first token of an empty prompt"
-
-ObjectiveName = Literal["nll", "grpo"]
-Per = Literal["token", "rollout"]
-Schedule = Literal["constant", "linear", "cosine"]
 FLOPS_PER_TOKEN = 6  # forward and backward, per parameter: Kaplan et al. 2020, table 1
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How to train; the defaults suit a few steps on a small machine."""
-
-    scheme: str = "logittree"
-    engine: str = "auto"
-    steps: int = 10
-    learning_rate: float = 1e-5
-    group: int = 1
-    """Episodes in one trie."""
-    accumulate: int = 1
-    """Tries in one optimizer step."""
-    objective: ObjectiveName = "nll"
-    per: Per = "token"
-    """What counts alike in the mean: every token, or every rollout."""
-    beta: float = 0.0
-    """Weight of the KL to the reference policy, for grpo; needs reference logprobs on the samples."""
-    clip_gradient: float = 1.0
-    """Largest gradient norm; 0 = do not clip."""
-    weight_decay: float = 0.0
-    schedule: Schedule = "constant"
-    warmup_steps: int = 0
-    seed: int = 0
-    bf16: bool = False
-    """Autocast to bfloat16; weights and optimizer stay as loaded."""
-    save_steps: int = 0
-    """Write a checkpoint to resume from every so many steps; 0 = none."""
-    cpu: bool = False
-    """Stay on the CPU even where there is a GPU."""
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "group", "accumulate"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
-        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
-            raise ValueError(f"learning rate: expected more than 0, got {self.learning_rate}")
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """What a run left behind."""
-
-    out: Path
-    steps: int
-    losses: tuple[float, ...]
-    """One per optimizer step of this process, in nats; a resumed run has only the steps it did itself."""
-    card: Card
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class _Batch:
-    trie: TokenTrie
+class Work:
+    """One optimizer step: this rank's tries, and what all ranks' means are taken over."""
 
-    @property
-    def trained_tokens(self) -> int:
-        return self.trie.sampled_tokens - sum(
-            not len(s.prompt_ids) and len(s.completion_ids) > 0 for s in self.trie.samples
+    tries: tuple[tuple[tuple[Plan, ...], TokenTrie], ...]
+    trained_tokens: int
+    rollouts: int
+    """With a trained token; one that forked counts once."""
+    diverging_tokens: int
+
+
+class Works(Dataset[Work]):
+    """All steps of a run, in order: item n is the work of step n on this rank."""
+
+    def __init__(self, plans: Sequence[Plan], *, settings: Settings, ranks: Ranks) -> None:
+        self.plans = _alike([_named(one, number) for number, one in enumerate(plans)])
+        self.sdcc = settings.scheme == "sdcc" and settings.sdcc_lambda > 0
+        self.ranks = ranks
+        self.steps = steps_of(
+            len(plans),
+            group=settings.group,
+            accumulate=settings.accumulate,
+            steps=settings.steps,
+            seed=settings.seed,
         )
 
-
-class _Plans(Dataset[Plan]):
-    def __init__(self, plans: Sequence[Plan]) -> None:
-        self.plans = plans
-
     def __len__(self) -> int:
-        return len(self.plans)
+        return len(self.steps)
 
-    def __getitem__(self, index: int) -> Plan:
-        return self.plans[index]
+    def __getitem__(self, index: int) -> Work:
+        found = [(self._plans(together), self._trie(together)) for together in self.steps[index]]
+        mine = shares([trie.unique_tokens for _, trie in found], self.ranks.count)[self.ranks.rank]
+        plans = [one for together, _ in found for one in together]
+        return Work(
+            tries=tuple(found[at] for at in mine),
+            trained_tokens=sum(one.trained_tokens for one in plans),
+            rollouts=len({s.rollout for one in plans for s in one.samples if len(s.prompt_ids) or len(s) > 1}),
+            diverging_tokens=diverging_tokens(plans) if self.sdcc else 0,
+        )
+
+    def _plans(self, together: Together) -> tuple[Plan, ...]:
+        return tuple(self.plans[at] for at in together)
+
+    def _trie(self, together: Together) -> TokenTrie:
+        return TokenTrie.build(sample for one in self._plans(together) for sample in one.samples)
 
 
-def _collate(plans: Sequence[Plan]) -> dict[str, _Batch]:
-    return {"batch": _Batch(TokenTrie.build(sample for one in plans for sample in one.samples))}
+def _named(one: Plan, number: int) -> Plan:
+    """An episode is what one rollout sampled: where its samples do not say so, their number does."""
+    samples = tuple(replace(s, rollout=f"episode {number}") if s.rollout is None else s for s in one.samples)
+    return replace(one, samples=samples)
+
+
+def _alike(plans: Sequence[Plan]) -> list[Plan]:
+    """In the order of their first tokens: neighbours, which share a trie, have the most in common."""
+    return sorted(plans, key=lambda one: one.samples[0].prompt_ids.astype(">i4").tobytes())  # type: ignore[union-attr]
 
 
 class LogitTreeTrainer(Trainer):  # type: ignore[misc]
@@ -123,168 +94,164 @@ class LogitTreeTrainer(Trainer):  # type: ignore[misc]
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: nn.Module,
         plans: Sequence[Plan],
         *,
         args: TrainingArguments,
         engine: Engine,
-        objective: ObjectiveName = "nll",
-        per: Per = "token",
-        beta: float = 0.0,
+        settings: Settings,
+        held_out: Sequence[Plan] = (),
+        eval_engine: Engine | None = None,
         callbacks: Sequence[TrainerCallback] = (),
     ) -> None:
+        """`held_out`: laid out as they were sampled, whatever the scheme that trains."""
+        self.ranks = Ranks.here(sharded=settings.sharded)
         super().__init__(
-            model=model, args=args, train_dataset=_Plans(plans), data_collator=_collate, callbacks=list(callbacks)
+            model=model,
+            args=args,
+            train_dataset=Works(plans, settings=settings, ranks=self.ranks),
+            eval_dataset=list(held_out),
+            callbacks=list(callbacks),
         )
         # Both of Trainer's own reporters print to stdout, which belongs to the command's result.
         self.remove_callback(ProgressCallback)
         self.remove_callback(PrinterCallback)
+        # DDP would hold a second copy of the gradients and never be called: trainer/ranks.py adds them up.
+        self.accelerator.prepare_model = lambda prepared, **_: prepared
         self.engine = engine
-        self.objective_name: ObjectiveName = objective
-        self.per: Per = per
-        self.beta = beta
+        self.eval_engine = eval_engine or engine
+        self.settings = settings
         self.stats: Mapping[str, float] = {}
-        """The engine's statistics of the last trie."""
+        """The objective's means over the last step, all ranks."""
         self.engine_used = ""
         """The engine that ran last: another than asked for where the backbone forbids sharing."""
-        if self.args.world_size > 1:
-            raise TrainError(f"expected one process, got {self.args.world_size}: training on several is not there yet")
 
-    def get_batch_samples(
-        self, epoch_iterator: Iterator[dict[str, _Batch]], num_batches: int, device: torch.device
-    ) -> tuple[list[dict[str, _Batch]], int | None]:
-        """The tries of one optimizer step, and what its mean is taken over: trained tokens, or rollouts."""
-        tries = [inputs for _, inputs in zip(range(num_batches), epoch_iterator, strict=False)]
-        if self.per == "token":
-            return tries, sum(inputs["batch"].trained_tokens for inputs in tries)
-        return tries, sum(len(set(rollouts(inputs["batch"].trie))) for inputs in tries)
+    def get_train_dataloader(self) -> DataLoader[Work]:
+        """In order and whole on every rank: which tries are its own is in each work."""
+        return DataLoader(self.train_dataset, batch_size=1, collate_fn=lambda works: {"work": works[0]})
 
-    def training_step(
-        self, model: nn.Module, inputs: dict[str, _Batch], num_items_in_batch: Tensor | int | None = None
-    ) -> Tensor:
-        """One trie: gradients are added to .grad, and its share of the step's loss is returned."""
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], None]:
+        return [inputs for _, inputs in zip(range(num_batches), epoch_iterator, strict=False)], None
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """Behind the loading of a checkpoint's weights, before any optimizer state."""
+        self.ranks.shard(self.model)
+        return super().create_optimizer(*args, **kwargs)
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Work], num_items_in_batch: object = None) -> Tensor:
+        """This rank's tries, then the sum over ranks: gradients in .grad, the step's loss returned."""
+        work = inputs["work"]
         model.train()
-        over = None if num_items_in_batch is None else float(num_items_in_batch)
-        with self.compute_loss_context_manager():
-            step = self.engine.backward(
-                self.accelerator.unwrap_model(model), inputs["batch"].trie, objective=self._objective(over)
-            )
-        if not torch.isfinite(step.loss):
-            raise TrainError(f"step {self.state.global_step + 1}: expected a finite loss, got {float(step.loss)}")
-        self.stats, self.engine_used = step.stats, step.engine
-        return step.loss.to(self.args.device)
+        loss = torch.zeros((), dtype=torch.float64)
+        found: list[Mapping[str, float]] = []
+        with self.ranks.step(model):
+            for plans, trie in work.tries:
+                with self._autocast():
+                    objective = self._objective(work, plans, model)
+                    step = self.engine.backward(model, trie, objective=objective)
+                loss += step.loss.double().cpu()
+                found.append(step.stats)
+                self.engine_used = step.engine
+        parts = self.ranks.gathered((float(loss), found, self.engine_used))
+        total = sum(part for part, _, _ in parts)
+        if not total - total == 0:
+            raise TrainError(f"step {self.state.global_step + 1}: expected a finite loss, got {total}")
+        self.stats = _joined([stats for _, members, _ in parts for stats in members])
+        self.engine_used = self.engine_used or next((used for _, _, used in parts if used), "")
+        return torch.tensor(total, device=self.args.device)
 
-    def _objective(self, over: float | None) -> Objective:
-        if self.objective_name == "nll":
-            return nll(per=self.per, over=over)
-        return grpo(per=self.per, over=over, beta=self.beta)
+    def _objective(self, work: Work, plans: Sequence[Plan], model: nn.Module) -> Objective:
+        settings = self.settings
+        per = settings.mean_per
+        over = float(work.trained_tokens if per == "token" else work.rollouts)
+        if settings.objective == "nll":
+            task = nll(per=per, over=over)
+        else:
+            clip, high = settings.clip, settings.clip_high
+            task = grpo(clip=clip, clip_high=high, beta=settings.beta, per=per, over=over, entropy=True)
+        if not work.diverging_tokens:
+            return task
+        return conditioned(
+            plans,
+            task,
+            model=model,
+            engine=self.engine,
+            strength=settings.sdcc_lambda,
+            over=work.diverging_tokens,
+        )
+
+    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+        if not self.settings.bf16:
+            return contextlib.nullcontext()
+        # Without its cache: what a forward without gradient has cast would be used by the next one with gradient.
+        return torch.autocast(self.args.device.type, dtype=torch.bfloat16, cache_enabled=False)
+
+    def evaluate(
+        self, eval_dataset: object = None, ignore_keys: object = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        """Mean negative logprob of the held-out tokens, each in the context it was sampled in."""
+        training = self.model.training
+        self.model.eval()
+        found = torch.zeros(2, dtype=torch.float64)
+        with self.ranks.whole(self.model), self._autocast():
+            for one in self.eval_dataset[self.ranks.rank :: self.ranks.count]:
+                for logprob in self.eval_engine.logprobs(self.model, TokenTrie.build(one.samples)):
+                    known = logprob[~logprob.isnan()].double().cpu()
+                    found += torch.stack([-known.sum(), torch.tensor(float(len(known)), dtype=torch.float64)])
+        self.model.train(training)
+        total, tokens = self.ranks.total(found.to(self.args.device)).tolist()
+        metrics = {f"{metric_key_prefix}_loss": total / max(tokens, 1), f"{metric_key_prefix}_tokens": tokens}
+        self.log(dict(metrics))
+        self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """The objective's own means (of the step's last trie) go with the loss."""
+        """The objective's own means go with the loss."""
         super().log({**self.stats, **logs} if "loss" in logs else logs, start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        state = self.ranks.state_dict(self.model)
         with quiet():
-            super().save_model(output_dir, _internal_call)
+            self._save(output_dir or self.args.output_dir, state_dict=state)
 
-    def floating_point_ops(self, inputs: dict[str, _Batch]) -> int:
-        parameters: int = sum(p.numel() for p in self.accelerator.unwrap_model(self.model).parameters())
-        return FLOPS_PER_TOKEN * parameters * inputs["batch"].trie.unique_tokens
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self.ranks.sharded:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        whole = get_optimizer_state_dict(self.model, self.optimizer.optimizer, options=options)
+        if self.ranks.first:
+            torch.save(whole, Path(output_dir) / "optimizer.pt")
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / "scheduler.pt")
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if not self.ranks.sharded or checkpoint is None:
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
+
+        whole = torch.load(Path(checkpoint) / "optimizer.pt", weights_only=True)
+        options = StateDictOptions(full_state_dict=True)
+        set_optimizer_state_dict(self.model, self.optimizer.optimizer, whole, options=options)
+        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / "scheduler.pt", weights_only=True))
+
+    def floating_point_ops(self, inputs: dict[str, Work]) -> int:
+        parameters: int = sum(p.numel() for p in self.model.parameters())
+        return FLOPS_PER_TOKEN * parameters * sum(trie.unique_tokens for _, trie in inputs["work"].tries)
 
 
-def train(
-    source: Source,
-    *,
-    model: str | PreTrainedModel,
-    out: Path,
-    settings: Settings | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-) -> Trained:
-    """Train `model` on the source's episodes and leave a Hugging Face checkpoint with a model card at `out`.
-
-    Raises ValueError for an unknown scheme or engine, TrainError where the run cannot start or be written.
-    """
-    settings = settings or Settings()
-    engine = engine_for(settings.scheme, settings.engine)
-    plans = [plan(settings.scheme, episode) for episode in source.episodes]
-    trainable = [one for one in plans if one.samples]
-    if not trainable:
-        raise TrainError(f"expected sampled tokens to train on, got none in {len(source.episodes)} episodes")
-    work = workplace(out, resume=resume, overwrite=overwrite)
-    log = RunLog(work / "log.jsonl", steps=settings.steps)
-    try:
-        if isinstance(model, str):
-            name, tokenizer, model = model, tokenizer or load_tokenizer(model), load_model(model)
+def _joined(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Statistics of several tries as of one: counts add up, extremes are the extreme, means are weighted."""
+    found: dict[str, float] = {}
+    weight = sum(part.get("weight", 0.0) for part in parts)
+    for name in {name: None for part in parts for name in part}:
+        values = [(part[name], part.get("weight", 0.0)) for part in parts if name in part]
+        if name in ("weight", "tokens", "divergence"):  # a trie's divergence is its share of the step's mean
+            found[name] = sum(value for value, _ in values)
+        elif name.endswith("_max"):
+            found[name] = max(value for value, _ in values)
         else:
-            name = Path(model.name_or_path).name or type(model).__name__
-        data = tuple((episode.name, digest(episode)) for episode in source.episodes)
-        same_run(work, {"model": name, "data": dict(data), **asdict(settings)})
-        with quiet():
-            trainer = LogitTreeTrainer(
-                model,
-                trainable,
-                args=arguments(work, settings),
-                engine=engine,
-                objective=settings.objective,
-                per=settings.per,
-                beta=settings.beta,
-                callbacks=[log],
-            )
-        with log:
-            checkpoint = last_checkpoint(work) if resume else None
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        contextless = sum(one.contextless_tokens for one in plans)
-        card = Card(
-            base_model=name,
-            scheme=settings.scheme,
-            engine=trainer.engine_used,
-            objective=f"{settings.objective}, mean per {settings.per}",
-            steps=trainer.state.global_step,
-            learning_rate=settings.learning_rate,
-            seed=settings.seed,
-            sampled_tokens=source.sampled_tokens,
-            trained_tokens=sum(one.trained_tokens for one in plans),
-            lost_tokens=sum(one.lost_tokens for one in plans),
-            excused={**source.excused, **({NO_CONTEXT: contextless} if contextless else {})},
-            data=data,
-            first_loss=log.first_loss,
-            last_loss=log.last_loss,
-            notes=source.notes,
-        )
-        with quiet():
-            finish(work, out, model=trainer.accelerator.unwrap_model(trainer.model), tokenizer=tokenizer, card=card)
-    except BaseException:
-        forget(work)
-        raise
-    return Trained(out=out, steps=trainer.state.global_step, losses=tuple(log.losses), card=card)
-
-
-def arguments(work: Path, settings: Settings) -> TrainingArguments:
-    """Settings in the words of transformers."""
-    return TrainingArguments(
-        output_dir=str(work),
-        max_steps=settings.steps,
-        per_device_train_batch_size=settings.group,
-        gradient_accumulation_steps=settings.accumulate,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type=settings.schedule,
-        warmup_steps=settings.warmup_steps,
-        weight_decay=settings.weight_decay,
-        max_grad_norm=settings.clip_gradient,
-        optim="adamw_torch",
-        seed=settings.seed,
-        bf16=settings.bf16,
-        use_cpu=settings.cpu,
-        logging_strategy="steps",
-        logging_steps=1,
-        logging_nan_inf_filter=False,
-        save_strategy="steps" if settings.save_steps else "no",
-        save_steps=settings.save_steps or 1,
-        save_total_limit=2,
-        report_to=[],
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        dataloader_pin_memory=False,
-    )
+            found[name] = sum(value * share for value, share in values) / weight if weight else 0.0
+    return found
