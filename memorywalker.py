@@ -75,6 +75,9 @@ Scheme = Literal["logittree", "mask4d", "sdcc", "naive-compressed", "naive-full"
 Model = Annotated[str, typer.Option("--model", help="Name or folder of a causal LM; smollm2 = the packaged one.")]
 EngineName = Literal["auto", "separate", "packed", "depth-first"]
 Engine = Annotated[EngineName, typer.Option(help="How a trie is computed; all are exact.")]
+ObjectiveName = Literal["nll", "grpo"]
+MeanPer = Literal["token", "rollout"]
+ScheduleName = Literal["constant", "linear", "cosine"]
 Format = Literal["logittree", "tree", "trl-sft"]
 Rows = Annotated[Path | None, typer.Option(metavar="DIR", help="Use this logittree export, not the database.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it exists.")]
@@ -427,10 +430,41 @@ def train(
     rows: Rows = None,
     scheme: Annotated[Scheme, typer.Option(help="How calls become training sequences.")] = "logittree",
     engine: Engine = "auto",
+    chunk_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Hold the activations of so many tokens, compute the rest again.")
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 10,
     lr: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 1e-5,
+    schedule: Annotated[ScheduleName, typer.Option(help="Course of the learning rate.")] = "constant",
+    warmup: Annotated[int, typer.Option(min=0, help="Steps until the full learning rate.")] = 0,
+    weight_decay: Annotated[float, typer.Option(min=0, help="Of AdamW.")] = 0.0,
+    clip_gradient: Annotated[float, typer.Option(min=0, help="Largest gradient norm; 0 = any.")] = 1.0,
     group: Annotated[int, typer.Option(min=1, help="Sessions in one trie.")] = 1,
-    accumulate: Annotated[int, typer.Option(min=1, help="Tries in one optimizer step.")] = 1,
+    accumulate: Annotated[int, typer.Option(min=1, help="Tries in one optimizer step, over all processes.")] = 1,
+    objective: Annotated[ObjectiveName, typer.Option(help="Likelihood, or policy gradient.")] = "nll",
+    per: Annotated[
+        MeanPer | None, typer.Option(help="What counts alike: by default token for nll, rollout for grpo.")
+    ] = None,
+    clip: Annotated[float, typer.Option(min=0, help="grpo: how far the ratio may leave 1.")] = 0.2,
+    clip_high: Annotated[float | None, typer.Option(min=0, help="grpo: the same upwards; --clip if not given.")] = None,
+    beta: Annotated[float, typer.Option(min=0, help="grpo: weight of the KL to the reference.")] = 0.0,
+    reference: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="grpo: the reference; the model as it starts if not given.")
+    ] = None,
+    sdcc_lambda: Annotated[float, typer.Option(min=0, help="sdcc: weight of the divergence to the live view.")] = 1.0,
+    lora: Annotated[int, typer.Option(min=0, metavar="R", help="Train adapters of rank R, not the weights.")] = 0,
+    merge: Annotated[bool, typer.Option("--merge", help="Write the adapters into the weights at the end.")] = False,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16; weights stay as they are.")] = False,
+    fsdp: Annotated[bool, typer.Option("--fsdp", help="Shard weights over the processes of torchrun.")] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")] = False,
+    eval_rows: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Evaluate on this logittree export, before and after.")
+    ] = None,
+    eval_split: Annotated[
+        float | None, typer.Option(metavar="SHARE", min=0, max=1, help="Hold out this share of the sessions instead.")
+    ] = None,
+    eval_steps: Annotated[int, typer.Option(min=0, help="Evaluate every so many steps, too.")] = 0,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events into DIR.")] = False,
     seed: int = 0,
     save_steps: Annotated[int, typer.Option(min=0, help="Checkpoint every so many steps; 0 = none.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint at DIR.")] = False,
@@ -439,29 +473,79 @@ def train(
     max_tokens: MaxTokens = None,
     json: Json = False,
 ) -> None:
-    """Train a causal LM on the contexts it really had; leaves a Hugging Face checkpoint with a model card."""
-    from trainer.run import train as run_training
-    from trainer.settings import Settings
+    """Train a causal LM on the contexts it really had; leaves a Hugging Face checkpoint with a model card.
 
+    On several processes: torchrun --nproc-per-node 2 -m memorywalker train ...
+    """
     if not lr > 0:
         raise Usage(f"expected --lr above 0, got {lr}")
+    if merge and not lora:
+        raise Usage("expected --merge with --lora R, got it alone")
+    if fsdp and lora:
+        raise Usage("expected --fsdp or --lora, got both: adapters are small as they are")
+    if eval_rows is not None and eval_split is not None:
+        raise Usage("expected --eval-rows or --eval-split, got both")
+    if eval_split is not None and not 0 < eval_split < 1:
+        raise Usage(f"expected --eval-split between 0 and 1, got {eval_split:g}")
+
+    from trainer.held_out import split
+    from trainer.run import train as run_training
+    from trainer.settings import Settings
+    from trainer.sources import from_export
+
     settings = Settings(
         scheme=scheme,
         engine=engine,
+        chunk_tokens=chunk_tokens,
         steps=steps,
         learning_rate=lr,
+        schedule=schedule,
+        warmup_steps=warmup,
+        weight_decay=weight_decay,
+        clip_gradient=clip_gradient,
         group=group,
         accumulate=accumulate,
+        objective=objective,
+        per=per,
+        clip=clip,
+        clip_high=clip_high,
+        beta=beta,
+        sdcc_lambda=sdcc_lambda,
+        lora=lora,
+        merge=merge,
+        bf16=bf16,
+        sharded=fsdp,
+        cpu=cpu,
+        eval_steps=eval_steps,
         seed=seed,
         save_steps=save_steps,
     )
     source = _source(db, session, rows, model, max_head_tokens=max_head_tokens, max_tokens=max_tokens)
-    done = run_training(source, model=model, out=out, settings=settings, resume=resume, overwrite=overwrite)
+    held_out = None
+    if eval_rows is not None:
+        held_out = from_export(eval_rows, max_tokens=max_tokens)
+    elif eval_split is not None:
+        source, held_out = split(source, share=eval_split, seed=seed)
+    done = run_training(
+        source,
+        model=model,
+        out=out,
+        settings=settings,
+        held_out=held_out,
+        reference=reference,
+        tensorboard=tensorboard,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    if os.environ.get("RANK", "0") != "0":
+        return
     if json:
         _json(done)
         return
     for number, loss in enumerate(done.losses, done.steps - len(done.losses) + 1):
         _line(f"step {number}: loss {loss:.4f}")
+    if done.eval_losses:
+        _line(f"held-out loss {done.eval_losses[0]:.4f} before, {done.eval_losses[-1]:.4f} after")
     _line(f"checkpoint and model card in {out}")
 
 

@@ -198,6 +198,11 @@ def test_a_malformed_har_is_refused_whole(
         (("train", "--model", "m", "--out", "o", "--scheme", "best"), "'best'"),
         (("train", "--model", "m", "--out", "o", "--engine", "warp"), "'warp'"),
         (("train", "--model", "m", "--out", "o", "--lr", "-1"), "-1"),
+        (("train", "--model", "m", "--out", "o", "--objective", "ppo"), "'ppo'"),
+        (("train", "--model", "m", "--out", "o", "--merge"), "--lora"),
+        (("train", "--model", "m", "--out", "o", "--lora", "8", "--fsdp"), "got both"),
+        (("train", "--model", "m", "--out", "o", "--eval-split", "1"), "got 1"),
+        (("train", "--model", "m", "--out", "o", "--eval-split", "0.5", "--eval-rows", "r"), "got both"),
         (("drift", "--model", "m", "--schemes", "logittree,best"), "'best'"),
         (("export", "--tokenizer", "t", "--out", "o", "--format", "csv"), "'csv'"),
         (("run", "--route", "tunnel", "--", "true"), "'tunnel'"),
@@ -230,12 +235,16 @@ def test_the_choices_of_the_front_door_are_those_of_the_packages() -> None:
     from trainer.engines import NAMES
     from trainer.export import FORMATS
     from trainer.schemes import SCHEMES
+    from trainer.settings import ObjectiveName, Per, Schedule
 
     assert set(get_args(memorywalker.Scheme)) == set(SCHEMES)
     engines = {name.replace("-", "_") for name in get_args(memorywalker.EngineName)}
     assert engines == set(NAMES) - {"mask4d"}  # its own scheme, not another way to compute the same
     assert set(get_args(memorywalker.Format)) == set(FORMATS)
     assert set(get_args(memorywalker.RouteName)) == set(get_args(Route))
+    assert get_args(memorywalker.ObjectiveName) == get_args(ObjectiveName)
+    assert get_args(memorywalker.MeanPer) == get_args(Per)
+    assert get_args(memorywalker.ScheduleName) == get_args(Schedule)
 
 
 def test_looking_needs_no_torch() -> None:

@@ -64,6 +64,8 @@ def train(
     trainable = [one for one in plans if one.trained_tokens]
     if not trainable:
         raise TrainError(f"expected sampled tokens to train on, got none in {len(source.episodes)} episodes")
+    if settings.objective == "grpo":
+        _rewarded(trainable)
     work = out.with_name(out.name + ".unfinished")
     evaluates = held_out is not None
     args = arguments(work, settings, evaluates=evaluates, begins=not resume)
@@ -146,3 +148,12 @@ def _referenced(
     policy = load_model(reference) if isinstance(reference, str) else reference
     engine = engine_for(settings.scheme, settings.engine, chunk_tokens=settings.chunk_tokens)
     return with_reference(plans, policy.to(device), engine=engine, group=settings.group, ranks=ranks)
+
+
+def _rewarded(plans: Sequence[Plan]) -> None:
+    """TrainError where nobody said which rollouts were better."""
+    samples = [sample for one in plans for sample in one.samples]
+    if all(sample.reward is None and sample.advantage == 1.0 for sample in samples):
+        raise TrainError(
+            f"grpo: expected rewards, got none in {len(plans)} episodes; memorywalker reward SESSION VALUE"
+        )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -85,8 +86,13 @@ def _named(one: Plan, number: int) -> Plan:
 
 
 def _alike(plans: Sequence[Plan]) -> list[Plan]:
-    """In the order of their first tokens: neighbours, which share a trie, have the most in common."""
-    return sorted(plans, key=lambda one: one.samples[0].prompt_ids.astype(">i4").tobytes())  # type: ignore[union-attr]
+    """By group, then by first tokens: neighbours, which share a trie, have the most in common."""
+
+    def key(one: Plan) -> tuple[str, bytes]:
+        first = one.samples[0]
+        return str(first.group or ""), np.asarray(first.prompt_ids).astype(">i4").tobytes()
+
+    return sorted(plans, key=key)
 
 
 class LogitTreeTrainer(Trainer):  # type: ignore[misc]
