@@ -4,6 +4,7 @@
     ├── WireError      a body that is not what its wire format promises      (also ValueError)
     ├── StoreError     a database that cannot be opened, read or written     (also RuntimeError)
     ├── SourceError    a file to import that is not what it claims to be     (also ValueError)
+    ├── RewardError    a reward that is no finite number of a session        (also ValueError)
     ├── FilterError    a filter or a rule that cannot be understood          (also ValueError)
     ├── LaunchError    a port, certificate or command that cannot be used    (also RuntimeError)
     ├── ScriptError    a gateway script that cannot be played                (also ValueError)
@@ -32,6 +33,9 @@ class SourceError(MemorywalkerError, ValueError):
 
 class FilterError(MemorywalkerError, ValueError):
     """A filter, a time, a size or a redaction rule that cannot be understood."""
+
+
+class RewardError(MemorywalkerError, ValueError): ...
 
 
 class LaunchError(MemorywalkerError, RuntimeError): ...

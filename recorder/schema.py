@@ -6,6 +6,8 @@ segment         content address of a piece of a request -> place in a pack
 call            one HTTP attempt: times, outcome, digests; its request is a recipe of segments over that of call `base`
 chunk           response bytes of a call that is not finished yet, in order of arrival
 node            persistent trie of prefixes: id = prefix_hash(parent, message); the root's id = Head.digest
+kin             a subagent's session -> the session that started it, as its headers said
+reward          what a session earned, by name; a session here is any that trees know, stored as one or not
 """
 
 from sqlalchemy import (
@@ -22,7 +24,7 @@ from sqlalchemy import (
     Table,
 )
 
-VERSION = "0001"
+VERSION = "0002"
 """Head of `recorder/migrations`: what a new database is created at."""
 
 metadata = MetaData()
@@ -103,6 +105,17 @@ node = Table(
     Column("parent", LargeBinary),
     Column("message", LargeBinary),
     sqlite_with_rowid=False,
+)
+
+kin = Table("kin", metadata, Column("session", String, primary_key=True), Column("parent", String, nullable=False))
+
+reward = Table(
+    "reward",
+    metadata,
+    Column("session", String, primary_key=True),
+    Column("name", String, primary_key=True),
+    Column("value", Float(53), nullable=False),
+    Column("group", String),
 )
 
 alembic_version = Table(

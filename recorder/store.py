@@ -5,7 +5,7 @@ Any number of threads and processes may write: a transaction is a few millisecon
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,12 @@ from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, Select, func, select
 
-from recorder import database, outcome, rows, schema
+from recorder import database, families, outcome, rewards, rows, schema
 from recorder.call import Call
 from recorder.errors import StoreError
 from recorder.outcome import Repeat
 from recorder.reader import UNFINISHED, CallRow, Reader
+from recorder.rewards import Reward
 from recorder.segments import digest
 from recorder.verify import Fault, faults
 from recorder.writer import Writer
@@ -119,11 +120,16 @@ class Store:
         if not self._write(lambda connection: self._writer.finish(connection, seq, call)):
             raise StoreError(f"call {seq}: expected a started call, got none of that number at {self.where}")
 
-    def calls(self, *, session: str | None = None, run: str | None = None) -> Iterator[Call]:
-        """All calls, or those of a session or run, in order of start. Read in pages: no writer waits for a reader."""
+    def calls(
+        self, *, session: str | None = None, sessions: Collection[str] | None = None, run: str | None = None
+    ) -> Iterator[Call]:
+        """All calls, or those of a session, some or a run, in order of start. Read in pages: no writer waits for a
+        reader."""
         query = rows.CALLS.order_by(schema.call.c.seq).limit(PAGE_ROWS)
         if session is not None:
             query = query.where(schema.session.c.key == session)
+        if sessions is not None:
+            query = query.where(schema.session.c.key.in_(sessions))
         if run is not None:
             query = query.where(schema.run.c.key == run)
         last = 0
@@ -164,6 +170,25 @@ class Store:
                 SessionInfo(key, harness, count, first, last, tuple(names.get(key, ())), int(total))
                 for key, harness, count, first, last, total in connection.execute(facts)
             ]
+
+    def families(self, *, together: Iterable[Collection[str]] = ()) -> list[tuple[str, ...]]:
+        """Every session with those that share its trunk; `together`: sessions that are to be with each other."""
+        with self._read() as connection:
+            return families.families(connection, together)
+
+    def reward(self, given: Iterable[Reward]) -> None:
+        """Store what sessions earned, all or none; one of the same session and name is replaced."""
+        listed = list(given)
+        self._write(lambda connection: rewards.put(connection, listed))
+
+    def unreward(self, sessions: Sequence[str], *, name: str = rewards.NAME) -> int:
+        """Forget the rewards of that name; how many there were."""
+        return self._write(lambda connection: rewards.remove(connection, sessions, name))
+
+    def rewards(self, name: str | None = None) -> list[Reward]:
+        """All, or those of one name, ordered by session and name."""
+        with self._read() as connection:
+            return rewards.get(connection, name)
 
     def runs(self) -> list[RunInfo]:
         """In order of their first call."""

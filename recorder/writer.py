@@ -49,6 +49,8 @@ class _Last:
 class _Session:
     id: int
     link: packs.Link | None = None
+    parent: str = ""
+    """The session that started it, once that is stored; empty = none, or not seen by this Writer."""
     bodies: list[_Last] = field(default_factory=list)
 
 
@@ -78,6 +80,10 @@ class Writer:
         meaning = self._read(call, known, shared)
         session_key, run_key = rows.key(meaning.hints.session or call.run), rows.key(call.run)
         session = self._session(connection, session_key, rows.key(meaning.hints.harness))
+        if meaning.hints.parent_session and session.parent != meaning.hints.parent_session:
+            session.parent = meaning.hints.parent_session
+            kin = {"session": session_key, "parent": rows.key(session.parent)}
+            connection.execute(database.ignoring_duplicates(connection, schema.kin), kin)
         if before not in session.bodies:
             before, shared = _nearest(session, body)
         if run_key not in self._runs:

@@ -14,7 +14,7 @@ from recorder.errors import StoreError
 from recorder.store import Store
 
 STEP = (
-    "import sqlalchemy as sa\nfrom alembic import op\nrevision = '0002'\ndown_revision = '0001'\n"
+    "import sqlalchemy as sa\nfrom alembic import op\nrevision = '0003'\ndown_revision = '0002'\n"
     "def upgrade():\n    op.add_column('call', sa.Column('note', sa.String))\n"
 )
 
@@ -58,11 +58,11 @@ def test_an_older_database_is_brought_up_in_place_and_keeps_its_calls(
     (tmp_path / "versions").mkdir()
     for step in (migrations.FOLDER / "versions").glob("*.py"):
         (tmp_path / "versions" / step.name).write_text(step.read_text())
-    (tmp_path / "versions" / "0002_note.py").write_text(STEP)
-    migrations.upgrade(engine, "0001", "here", folder=tmp_path)
+    (tmp_path / "versions" / "0003_note.py").write_text(STEP)
+    migrations.upgrade(engine, "0002", "here", folder=tmp_path)
     with engine.connect() as connection:
         assert connection.execute(text("select seq, note from call")).all() == [(1, None)]
-        assert connection.execute(text("select version_num from alembic_version")).all() == [("0002",)]
+        assert connection.execute(text("select version_num from alembic_version")).all() == [("0003",)]
 
 
 def test_a_database_of_a_newer_program_is_refused_in_one_line(target: str, engine: Engine) -> None:
@@ -70,7 +70,7 @@ def test_a_database_of_a_newer_program_is_refused_in_one_line(target: str, engin
     with engine.begin() as connection:
         connection.execute(text("update alembic_version set version_num = '9999'"))
     with pytest.raises(
-        StoreError, match=r"^database: expected schema 0001 or older, got '9999' of a newer program, at "
+        StoreError, match=r"^database: expected schema 0002 or older, got '9999' of a newer program, at "
     ):
         Store.open(target)
 

@@ -109,7 +109,7 @@ def test_a_database_of_a_newer_program_is_refused_and_left_alone(tmp_path: Path)
     file.execute("update alembic_version set version_num = '9999'")
     file.commit()
     assert opening(tmp_path / "t.db") == (
-        "database: expected schema 0001 or older, got '9999' of a newer program, at DIR/t.db"
+        "database: expected schema 0002 or older, got '9999' of a newer program, at DIR/t.db"
     )
     assert file.execute("select * from alembic_version").fetchall() == [("9999",)]
     file.close()
@@ -135,16 +135,16 @@ def test_an_older_database_is_brought_up_in_place_and_keeps_its_calls(tmp_path: 
     (steps / "versions").mkdir(parents=True)
     for step in (migrations.FOLDER / "versions").glob("*.py"):
         (steps / "versions" / step.name).write_text(step.read_text())
-    (steps / "versions" / "0002_note.py").write_text(
-        "import sqlalchemy as sa\nfrom alembic import op\nrevision = '0002'\ndown_revision = '0001'\n"
+    (steps / "versions" / "0003_note.py").write_text(
+        "import sqlalchemy as sa\nfrom alembic import op\nrevision = '0003'\ndown_revision = '0002'\n"
         "def upgrade():\n    op.add_column('call', sa.Column('note', sa.String))\n"
     )
     engine = database.connect(tmp_path / "t.db")
-    migrations.upgrade(engine, "0001", "t.db", folder=steps)
+    migrations.upgrade(engine, "0002", "t.db", folder=steps)
     engine.dispose()
     file = sqlite3.connect(tmp_path / "t.db")
     assert file.execute("select seq, note from call").fetchall() == [(1, None)]
-    assert file.execute("select * from alembic_version").fetchall() == [("0002",)]
+    assert file.execute("select * from alembic_version").fetchall() == [("0003",)]
     file.close()
 
 
