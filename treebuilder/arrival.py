@@ -1,54 +1,66 @@
-"""A call on its way into the tree: parsed, fingerprinted, its scope known, its whole prefix at hand."""
+"""A call on its way into the tree: parsed, its scope known, its prefix found in the trie."""
 
 from dataclasses import dataclass, replace
 
 from recorder.call import Call
 from recorder.message import Exchange, Head, Hints, Message
 from recorder.wire import Opaque, read
-from treebuilder.lineage import Path
+from treebuilder.node import Node
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A call parsed and fingerprinted: what needs the whole prefix is done once, here."""
+    """A call parsed."""
 
     call: Call
+    """Without its bodies."""
     exchange: Exchange | Opaque
-    ids: Path
-    """Trie id of every prefix of the messages as sent."""
 
 
 def prepare(call: Call, exchange: Exchange | Opaque | None = None) -> Prepared:
     meaning = read(call) if exchange is None else exchange
-    messages = meaning.messages if isinstance(meaning, Exchange) else ()
-    return Prepared(replace(call, request_body=b"", response_body=b""), meaning, Path.of(messages))
+    return Prepared(replace(call, request_body=b"", response_body=b""), meaning)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class New:
     """The call being placed."""
 
     index: int
     call: Call
-    wire: str
     exchange: Exchange
-    ids: Path
-    fresh: tuple[Message, ...]
-    """The last messages of the prefix; `len(ids) - len(fresh)` stand before them in the trie."""
     scope: str
     pooled: bool
     """No id says which session: the scope holds many."""
     hints: Hints
     """Empty in structural mode."""
-    opaque: str
-    before: tuple[Message, ...] = ()
-    """What a delta of items was put behind; empty = everything was sent."""
+    opaque: str = ""
+    node: Node | None = None
+    """The whole prefix; None = no message."""
+    echo: tuple[Message, ...] = ()
+    """The reply as a client would send it back."""
 
     @property
     def head(self) -> Head:
         return self.exchange.head
 
-    def messages(self, start: int) -> tuple[Message, ...]:
-        """The prefix from `start` on."""
-        offset = len(self.ids) - len(self.fresh)
-        return self.fresh[start - offset :] if start >= offset else (*self.before[start:], *self.fresh)
+    @property
+    def wire(self) -> str:
+        return self.exchange.wire
+
+    @property
+    def fresh(self) -> tuple[Message, ...]:
+        """The messages that went over the wire, the last of the prefix; mostly all of it."""
+        return self.exchange.messages
+
+    @property
+    def depth(self) -> int:
+        return self.node.depth if self.node is not None else 0
+
+    def messages(self, start: int, stop: int | None = None) -> tuple[Message, ...]:
+        """The prefix from `start` on, before `stop`."""
+        sent = self.exchange.messages
+        offset = self.depth - len(sent)
+        if start >= offset or self.node is None:
+            return sent[start - offset : None if stop is None else stop - offset]
+        return self.node.walk(start)[: None if stop is None else stop - start]

@@ -27,7 +27,8 @@ from treebuilder.hindsight import (
     split,
     summarized_elsewhere,
 )
-from treebuilder.lineage import Line, Path, as_messages, shared_depth
+from treebuilder.lineage import Line, as_messages
+from treebuilder.node import shared
 from treebuilder.quotes import Quote
 from treebuilder.search import Found, belongs, compare, delegator, find, fork, most_kept, strayed
 from treebuilder.state import State, replied
@@ -75,19 +76,20 @@ class Builder:
         hints = Hints() if self.state.structural else exchange.hints
         pool = item.call.run or item.call.source.partition("#")[0]
         scope = f"session:{hints.session}" if hints.session else f"run:{pool}"
-        new = New(
-            index, item.call, exchange.wire, exchange, item.ids, exchange.messages, scope, not hints.session, hints, ""
-        )
-        if exchange.reply and exchange.reply.server_edits:
-            new.opaque = "server edited the context: " + ", ".join(exchange.reply.server_edits)
+        new = New(index, item.call, exchange, scope, not hints.session, hints)
+        reply = exchange.reply
+        if reply is not None:
+            new.echo = as_messages(reply, exchange.wire)
+            if reply.server_edits:
+                new.opaque = "server edited the context: " + ", ".join(reply.server_edits)
         before = self._delta_of(new)
         if before is None:
+            new.node = self.state.locate(scope, exchange.messages)
             return new
         turn = self.state.turns[before]
-        new.before = turn.messages + (as_messages(turn.reply, turn.wire) if turn.reply else ())
-        base = Path.of(new.before)
-        self.state.grow(base, new.before)
-        new.ids = Path.of(exchange.messages, base=base)
+        trie = self.state.trie
+        base = trie.grow(turn.node, as_messages(turn.reply, turn.wire) if turn.reply else ())
+        new.node = trie.grow(base, exchange.messages)
         new.opaque = new.opaque or turn.opaque
         return new
 
@@ -167,7 +169,7 @@ class Builder:
         if origin is not None:
             evidence.append(f"link:prompt given in tool call {call_name} of turn {origin}")
             if lane == "main":
-                lane = f"agent:{new.ids.last.hex()[:8]}" if new.ids else lane
+                lane = f"agent:{new.node.id.hex()[:8]}" if new.node else lane
                 session = new.hints.session or self.state.turns[origin].session
                 line = self.state.line(new, lane, lane, fresh=True, session=session)
             else:
@@ -223,20 +225,20 @@ class Builder:
         if quoted is not None and quoted[0] == tip.turn and len(line.marks) > 1:
             line.marks.pop()
             tip = line.marks[-1]
-        shared = shared_depth(tip.ids, new.ids)
+        front = shared(tip.node, new.node)
         before = self.state.turns[tip.turn]
-        old, now = before.messages, new.messages(0)
-        edit = diff(old, now, kept=shared)
+        old, now = tip.messages, new.messages(0)
+        edit = diff(old, now, kept=front)
         links = links_to(self.state, new, before)
         asked = self.state.asked.get(line.name)
-        if quoted is not None or (not self.state.structural and self._said_summarized(new, asked, shared)):
+        if quoted is not None or (not self.state.structural and self._said_summarized(new, asked, front)):
             return self._summarized(new, line, before, edit, quoted, asked, links)
-        echo = self.state.reply_at(before, now[shared:])
+        echo = self.state.reply_at(before, now[front:])
         verdict = judge(
             edit,
             old,
             now,
-            echo=None if echo is None else shared + echo,
+            echo=None if echo is None else front + echo,
             replied=replied(before),
             slid_before=any(self.state.turns[i].kind is Kind.WINDOW_DROPPED for i in line.members[-8:]),
         )
@@ -270,8 +272,8 @@ class Builder:
             self.state.asked[owner.name] = turn.index
         return turn
 
-    def _said_summarized(self, new: New, asked: int | None, shared: int) -> bool:
-        words = wording.is_summarized(new.messages(shared)[:3])
+    def _said_summarized(self, new: New, asked: int | None, front: int) -> bool:
+        words = wording.is_summarized(new.messages(front, front + 3))
         return bool(new.hints.context_compacted) or asked is not None or bool(words)
 
     def _summarized(

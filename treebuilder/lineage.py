@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 import orjson
 
 from recorder import canonical
-from recorder.message import Block, Message, Reply, block_hash, prefix_hash
+from recorder.message import Block, Message, Reply, block_hash
+from treebuilder.node import Node
 from treebuilder.quotes import MIN_LINE
-from treebuilder.tree import Node
 
-_ID = 16
-"""Bytes of an id."""
 RECENT = 6
 """Turns of a line that a call is compared with besides the one it continues. Ours: parallel calls are fewer."""
 
@@ -73,61 +71,25 @@ def as_messages(reply: Reply, wire: str) -> tuple[Message, ...]:
     return (Message("assistant", blocks),) if blocks else ()
 
 
-class Path:
-    """Trie ids of every prefix of some messages, shortest first; 16 bytes each in one piece of memory."""
-
-    __slots__ = ("_data",)
-
-    def __init__(self, data: bytes = b"") -> None:
-        self._data = data
-
-    @classmethod
-    def of(cls, messages: Sequence[Message], *, base: "Path | None" = None) -> "Path":
-        """`base` = the path of what stands before."""
-        parent = base[len(base) - 1] if base else b""
-        found = [base._data] if base else []
-        for message in messages:
-            parent = prefix_hash(parent, message.digest)
-            found.append(parent)
-        return cls(b"".join(found))
-
-    def __len__(self) -> int:
-        return len(self._data) // _ID
-
-    def __getitem__(self, at: int) -> bytes:
-        """Id of the first `at + 1` messages."""
-        return self._data[at * _ID : (at + 1) * _ID]
-
-    @property
-    def last(self) -> bytes:
-        return self._data[-_ID:]
-
-
-def shared_depth(a: Path, b: Path) -> int:
-    """Messages two prefixes share at the front; equal ids mean equal prefixes, so halving finds the border."""
-    lo, hi = 0, min(len(a), len(b))
-    if hi and a[hi - 1] == b[hi - 1]:
-        return hi
-    while lo < hi:
-        middle = (lo + hi + 1) // 2
-        if a[middle - 1] == b[middle - 1]:
-            lo = middle
-        else:
-            hi = middle - 1
-    return lo
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Mark:
     """A turn that later calls may continue."""
 
     turn: int
-    ids: Path
     node: Node | None
+    sent: tuple[Message, ...]
+    """The messages that went over the wire: the whole prefix, or the last of it."""
+    echo: tuple[Message, ...]
+    """The reply as a client would send it back."""
 
     @property
     def depth(self) -> int:
-        return len(self.ids)
+        return self.node.depth if self.node is not None else 0
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The whole prefix."""
+        return self.sent if self.node is None or len(self.sent) == self.node.depth else self.node.walk()
 
 
 @dataclass(slots=True)

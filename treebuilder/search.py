@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from recorder.call import Call
+from recorder.message import Message
 from treebuilder.arrival import New
-from treebuilder.lineage import ABSENT, Line, Mark, Match, as_messages, delegated, echo_at, shared_depth
+from treebuilder.lineage import ABSENT, Line, Mark, Match, as_messages, delegated, echo_at
+from treebuilder.node import shared
 from treebuilder.quotes import quote
 from treebuilder.state import State, replied
 from treebuilder.tree import Kind
@@ -46,13 +48,20 @@ def _order(state: State, new: New, found: Found) -> tuple[bool, int, int, bool, 
 
 
 def compare(state: State, new: New, line: Line, mark: Mark) -> Found:
-    shared = shared_depth(mark.ids, new.ids)
-    if shared < mark.depth:
-        return Found(line, mark, 0, ABSENT, 0, shared)
-    if shared == len(new.ids):
-        return Found(line, mark, 3, ABSENT, shared, shared)
-    match = echo_at(state.turns[mark.turn].reply, new.messages(shared)[:64], 0)
-    return Found(line, mark, 4 if match.count else 2, match, shared, shared)
+    front = shared(mark.node, new.node)
+    if front < mark.depth:
+        return Found(line, mark, 0, ABSENT, 0, front)
+    if front == new.depth:
+        return Found(line, mark, 3, ABSENT, front, front)
+    match = _echoed(state, mark, new.messages(front, front + 64))
+    return Found(line, mark, 4 if match.count else 2, match, front, front)
+
+
+def _echoed(state: State, mark: Mark, behind: Sequence[Message]) -> Match:
+    echo = mark.echo
+    if echo and [m.digest for m in behind[: len(echo)]] == [m.digest for m in echo]:
+        return Match(len(echo), True)
+    return echo_at(state.turns[mark.turn].reply, behind, 0)
 
 
 def most_kept(state: State, new: New, lines: Sequence[Line], *, reply_alone: bool = False) -> Found | None:
@@ -78,9 +87,9 @@ def most_kept(state: State, new: New, lines: Sequence[Line], *, reply_alone: boo
             if not sampled and not (replied and (kept or reply_alone)) and not mine & tools:
                 continue
             size = len(kept) + replied
-            shared = shared_depth(mark.ids, new.ids)
-            if best is None or (size, shared, mark.turn) >= (best.kept, best.shared, best.mark.turn):
-                best = Found(line, mark, 1, ABSENT, size, shared)
+            front = shared(mark.node, new.node)
+            if best is None or (size, front, mark.turn) >= (best.kept, best.shared, best.mark.turn):
+                best = Found(line, mark, 1, ABSENT, size, front)
     return best
 
 
@@ -107,16 +116,12 @@ def belongs(state: State, new: New, found: Found) -> bool:
 
 def fork(state: State, new: New) -> tuple[int, int, Match] | None:
     """Another thread's prefix, with something sampled in it, stands in front: its latest turn, and how much."""
-    lo, hi = 0, len(new.ids)
-    while lo < hi:
-        middle = (lo + hi) // 2
-        if new.ids[middle] in state.owners:
-            lo = middle + 1
-        else:
-            hi = middle
-    if not lo:
+    node = new.node
+    while node is not None and node.id not in state.owners:
+        node = node.parent
+    if node is None:
         return None
-    owner = state.owners[new.ids[lo - 1]]
+    owner = state.owners[node.id]
     line = state.line_of[owner]
     found = find(state, new, [line])
     if found is None:
@@ -125,7 +130,7 @@ def fork(state: State, new: New) -> tuple[int, int, Match] | None:
     if found.rank != 4 and found.shared <= first.depth:
         return None
     tip = line.tip
-    if tip is not None and tip is not found.mark and (deeper := shared_depth(tip.ids, new.ids)) > found.shared:
+    if tip is not None and tip is not found.mark and (deeper := shared(tip.node, new.node)) > found.shared:
         return tip.turn, deeper, ABSENT
     return found.mark.turn, found.shared, found.match
 

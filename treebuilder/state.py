@@ -6,15 +6,16 @@ from dataclasses import dataclass, field
 from recorder.call import Outcome
 from recorder.message import Head, Message
 from treebuilder.arrival import New
-from treebuilder.lineage import Line, Path, echo_at
-from treebuilder.tree import Node, Turn
+from treebuilder.lineage import RECENT, Line, echo_at
+from treebuilder.node import Node, Trie
+from treebuilder.tree import Turn
 
 
 @dataclass(slots=True)
 class State:
     structural: bool
     turns: list[Turn] = field(default_factory=list)
-    nodes: dict[bytes, Node] = field(default_factory=dict)
+    trie: Trie = field(default_factory=Trie)
     owners: dict[bytes, int] = field(default_factory=dict)
     """Prefix id -> the first turn, no aside, that was sent it."""
     lines: dict[str, list[Line]] = field(default_factory=dict)
@@ -34,23 +35,23 @@ class State:
     heads: dict[tuple[str, bytes], Head] = field(default_factory=dict)
     """Model and digest -> the head kept for all turns that share it: tools are the larger part of most requests."""
 
-    def grow(self, ids: Path, messages: Sequence[Message]) -> Node | None:
-        """The node of a prefix whose last `len(messages)` messages are given; makes what is missing."""
-        known = len(ids)
-        lo = len(ids) - len(messages)
-        while lo < known:  # prefixes known are shorter than prefixes unknown
-            middle = (lo + known) // 2
-            if ids[middle] in self.nodes:
-                lo = middle + 1
-            else:
-                known = middle
-        node = self.nodes[ids[lo - 1]] if lo else None
-        for at in range(lo, len(ids)):
-            message = messages[at - len(ids)]
-            chars = (node.chars if node else 0) + message.size_chars
-            node = Node(node, message, ids[at], at + 1, chars)
-            self.nodes[ids[at]] = node
-        return node
+    def locate(self, scope: str, messages: tuple[Message, ...]) -> Node | None:
+        """The node of a whole prefix. What it shares with a recent call of the scope is not walked message by message:
+        a parser gives equal messages as the same objects, and those are compared at once."""
+        marks = [m for line in self.lines.get(scope, ()) for m in line.marks if m.node is not None]
+        marks.sort(key=lambda mark: mark.turn, reverse=True)
+        for mark in marks:
+            sent = mark.sent
+            at = len(sent)
+            if 0 < at <= len(messages) and messages[at - 1] is sent[-1] and at == mark.depth and messages[:at] == sent:
+                return self.trie.grow(mark.node, messages[at:])
+        base: Node | None = None
+        for mark in marks[:RECENT]:
+            if mark.node is not None and len(mark.sent) == mark.depth:
+                front = _same_front(mark.sent, messages)
+                if front > (base.depth if base is not None else 0):
+                    base = mark.node.ancestor(front)
+        return self.trie.grow(base, messages[base.depth if base is not None else 0 :])
 
     def line(self, new: New, key: str, lane: str, *, fresh: bool = False, session: str | None = None) -> Line:
         """The scope's line of that lane, or a new one; without ids every root is a session."""
@@ -74,7 +75,7 @@ class State:
             last = [line for line in lines if line.lane == "main" and line.members]
             if last:
                 return max(last, key=lambda line: line.members[-1]).session
-        tag = new.ids.last.hex()[:8] if new.ids else "empty"
+        tag = new.node.id.hex()[:8] if new.node else "empty"
         return self.unique(f"run:{tag}")
 
     def unique(self, name: str) -> str:
@@ -92,6 +93,20 @@ class State:
             return None
         said = (i for i, m in enumerate(messages) if m.role == "assistant")
         return next((i for i in said if echo_at(turn.reply, messages, i).count), None)
+
+
+def _same_front(a: tuple[Message, ...], b: tuple[Message, ...]) -> int:
+    """Leading equal messages, by halving: runs of the same objects are compared at C speed."""
+    lo, hi = 0, min(len(a), len(b))
+    if not hi or a[0] != b[0]:
+        return 0
+    while lo < hi:
+        middle = (lo + hi + 1) // 2
+        if a[lo:middle] == b[lo:middle]:
+            lo = middle
+        else:
+            hi = middle - 1
+    return lo
 
 
 def replied(turn: Turn) -> bool:

@@ -15,6 +15,7 @@ from enum import StrEnum
 from recorder.call import Call
 from recorder.message import CallKind, Exchange, Head, Hints, Message, Reply
 from treebuilder.diff import Edit, Span
+from treebuilder.node import Node as Node
 
 
 class Kind(StrEnum):
@@ -54,29 +55,6 @@ class Kind(StrEnum):
 
 _GROWS = frozenset({Kind.APPEND, Kind.RETRY, Kind.FORKED, Kind.MODEL_SWITCHED})
 _ASIDE = frozenset({Kind.SIDE_CALL, Kind.COUNT_TOKENS, Kind.WARMUP})
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Node:
-    """A prefix, told as its last message and the prefix before it. Compared by identity; equal `id`, equal prefix."""
-
-    parent: "Node | None"
-    message: Message
-    id: bytes
-    """`recorder.message.prefix_hash` of the parent's id (b"" at the top) and the message's digest."""
-    depth: int
-    """Messages in this prefix, this one included."""
-    chars: int
-    """Characters in this prefix, this one included."""
-
-    def walk(self) -> tuple[Message, ...]:
-        """Every message from the top down to this one."""
-        found: list[Message] = []
-        node: Node | None = self
-        while node is not None:
-            found.append(node.message)
-            node = node.parent
-        return tuple(reversed(found))
 
 
 @dataclass(frozen=True, slots=True)

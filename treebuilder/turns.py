@@ -8,7 +8,8 @@ from recorder.wire import Opaque
 from treebuilder.arrival import New
 from treebuilder.classify import Verdict
 from treebuilder.diff import Edit, Hunk, Span, diff
-from treebuilder.lineage import ABSENT, Line, Mark, Match, Path, as_messages, shared_depth
+from treebuilder.lineage import ABSENT, Line, Mark, Match
+from treebuilder.node import shared
 from treebuilder.state import State, short_name
 from treebuilder.tree import Echo, Kind, Turn
 
@@ -26,39 +27,34 @@ def make_turn(
     origin: int | None = None,
 ) -> Turn:
     before = state.turns[parent] if parent is not None else None
-    shared = 0
+    front = 0
     if before is not None:
-        old_ids = next((m.ids for m in line.marks if m.turn == parent), None)
-        if old_ids is None:
-            old_ids = next((m.ids for m in state.line_of[before.index].marks if m.turn == parent), None)
-        shared = shared_depth(old_ids if old_ids is not None else Path.of(before.messages), new.ids)
+        front = shared(before.node, new.node)
         if edit is None:
-            old = before.messages if shared < before.depth else ()
-            if shared == before.depth:
-                edit = _growth(before.depth, new.messages(shared))
+            if front == before.depth:
+                edit = _growth(front, new.messages(front))
             else:
-                edit = diff(old, new.messages(0), kept=shared)
-    node = state.grow(new.ids, new.fresh)
+                edit = diff(before.messages, new.messages(0), kept=front)
     turn = Turn(
         index=new.index,
         call=new.call,
         wire=new.wire,
         call_kind=new.exchange.kind,
         head=state.heads.setdefault((new.head.model, new.head.digest), new.head),
-        node=node,
+        node=new.node,
         reply=new.exchange.reply,
         hints=new.exchange.hints,
         session=line.session,
         thread=line.name,
         lane=line.lane,
         kind=verdict.kind,
-        prefix=shared,
+        prefix=front,
         parent=parent,
         edit=edit,
         confidence=verdict.confidence,
         evidence=verdict.evidence,
         opaque=new.opaque,
-        echoes=_echoes(state, new, before, shared, match) if not verdict.kind.aside else (),
+        echoes=_echoes(state, new, before, front, match) if not verdict.kind.aside else (),
         quotes=quotes,
         origin=origin,
     )
@@ -68,16 +64,16 @@ def make_turn(
     if verdict.kind is Kind.SUMMARY_REQUEST:
         state.asked[line.name] = new.index
     elif verdict.kind is Kind.SIDE_CALL or not verdict.kind.aside:
-        line.push(Mark(new.index, new.ids, node))
+        line.push(Mark(new.index, new.node, new.fresh, new.echo))
     return turn
 
 
-def _echoes(state: State, new: New, before: Turn | None, shared: int, match: Match) -> tuple[Echo, ...]:
+def _echoes(state: State, new: New, before: Turn | None, front: int, match: Match) -> tuple[Echo, ...]:
     found: list[Echo] = []
-    messages = new.messages(shared)
+    messages = new.messages(front)
     at = 0
-    if before is not None and match.count and shared == before.depth:
-        found.append(Echo(shared, match.count, before.index, match.exact))
+    if before is not None and match.count and front == before.depth:
+        found.append(Echo(front, match.count, before.index, match.exact))
         state.unechoed.get(new.scope, {}).pop(before.index, None)
         at = match.count
     for offset in range(at, len(messages)):
@@ -93,10 +89,10 @@ def _echoes(state: State, new: New, before: Turn | None, shared: int, match: Mat
             continue
         state.unechoed.get(new.scope, {}).pop(turn, None)
         last = found[-1] if found else None
-        if last is not None and last.turn == turn and last.message + last.count == shared + offset:
+        if last is not None and last.turn == turn and last.message + last.count == front + offset:
             found[-1] = replace(last, count=last.count + 1, exact=last.exact and exact)
         else:
-            found.append(Echo(shared + offset, 1, turn, exact))
+            found.append(Echo(front + offset, 1, turn, exact))
     return tuple(found)
 
 
@@ -107,8 +103,10 @@ def remember(state: State, new: New, turn: Turn) -> None:
             state.replies[reply.id] = turn.index
         return
     if not turn.kind.aside:
-        for depth in range(max(turn.prefix, 0), len(new.ids)):
-            state.owners.setdefault(new.ids[depth], turn.index)
+        node = new.node
+        while node is not None and node.depth > turn.prefix:
+            state.owners.setdefault(node.id, turn.index)
+            node = node.parent
     if reply is None:
         return
     if reply.id:
@@ -116,7 +114,7 @@ def remember(state: State, new: New, turn: Turn) -> None:
     for block in reply.message.blocks:
         if block.kind == "tool_call" and block.id:
             state.tool_ids[new.scope, block.id] = turn.index
-    for message in as_messages(reply, turn.wire):
+    for message in new.echo:
         state.said[new.scope, message.digest] = turn.index
     state.unechoed.setdefault(new.scope, {})[turn.index] = None
 
