@@ -364,6 +364,38 @@ def show(
 
 
 @app.command()
+def page(
+    session: Sessions = None,
+    db: Db = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write one HTML file that needs nothing else, and end.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Without --out: port on 127.0.0.1; else any free one.")
+    ] = None,
+    structural: Structural = False,
+) -> None:
+    """The tree in a browser: --out FILE writes a page to keep; without it, a page that follows new calls is served."""
+    if out is not None and port is not None:
+        raise Usage("expected --out, which writes a file, or --port, which serves; got both")
+    if out is None:
+        from proxy.pageserver import serve_page
+        from treebuilder.page_live import LivePage
+
+        shown = _of_sessions(db, session, structural=structural).sessions if session else ()
+        live = LivePage(structural=structural, sessions=shown)
+        serve_page(_db(db), live, port=port or 0, announce=lambda url: _line(f"serving {url} until interrupted"))
+        return
+    from treebuilder.page import write
+    from treebuilder.page_images import images
+
+    found: dict[str, str] = {}
+    trajectory = _of_sessions(db, session, structural=structural, each=lambda call: found.update(images(call)))
+    write(trajectory, out, images=found)
+    _line(f"{len(trajectory.turns)} calls of {len(trajectory.sessions)} sessions in {out}")
+
+
+@app.command()
 def diff(
     first: Annotated[int, typer.Argument(metavar="CALL")],
     second: Annotated[int, typer.Argument(metavar="CALL")],
@@ -664,12 +696,23 @@ def _full_ids(wanted: Sequence[str], known: Sequence[str], where: str) -> list[s
     return found
 
 
-def _of_sessions(db: str, wanted: Sequence[str] | None, *, structural: bool = False) -> "Trajectory":
-    """The tree of the wanted sessions. All are read: a session may have been forked from another."""
+def _of_sessions(
+    db: str,
+    wanted: Sequence[str] | None,
+    *,
+    structural: bool = False,
+    each: "Callable[[Call], None]" = lambda call: None,
+) -> "Trajectory":
+    """The tree of the wanted sessions. All are read: a session may have been forked from another. `each` sees them."""
     from treebuilder.build import build
 
+    def seen(calls: "Iterator[Call]") -> "Iterator[Call]":
+        for call in calls:
+            each(call)
+            yield call
+
     with _store(db) as store:
-        trajectory = build(store.calls(), structural=structural)
+        trajectory = build(seen(store.calls()), structural=structural)
         return trajectory.only(_full_ids(wanted, trajectory.sessions, store.where)) if wanted else trajectory
 
 

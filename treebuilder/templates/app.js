@@ -1,0 +1,308 @@
+// The frame: what is chosen stands in the address, keys and clicks change it, pieces from a live server add to it.
+
+const KEYS = [
+  ['j, ↓', 'next call'],
+  ['k, ↑', 'previous call'],
+  ['e, E', 'next, previous edit of the context'],
+  ['g, G', 'first, last call'],
+  ['Enter', 'into the call; ← → there change the view'],
+  ['Esc', 'back to the calls; out of the search'],
+  ['/', 'search in all messages'],
+  ['f', 'fold runs of appends'],
+  ['t', 'light or dark'],
+  ['?', 'this list'],
+];
+
+const root = document.documentElement;
+const state = { session: '', turn: null, view: 'context', place: null, find: '', pane: 'calls', folded: false, query: '' };
+const opened = new Set();
+
+const icon = (name, label, text, onclick) => h('button', { class: `icon ${name}`, type: 'button', 'aria-label': label, title: label, onclick }, text);
+
+const list = makeList({
+  select: (turn) => go(turn, { replace: true, pane: state.pane }),
+  open: (turns, folded) => {
+    if (folded) opened.add(turns[0].index);
+    if (folded) listShown = '';
+    go(turns[turns.length - 1], { pane: 'detail' });
+  },
+});
+const chart = makeChart({ select: (turn) => go(turn, {}) });
+const detail = makeDetail({ go: (turn, options) => go(turn, { ...options, pane: 'detail' }), close: () => back() });
+
+const search = h('input', {
+  type: 'search', id: 'search', placeholder: 'Search all messages', 'aria-label': 'Search all messages',
+  autocomplete: 'off', spellcheck: 'false', oninput: () => later(runSearch), onkeydown: (event) => inSearch(event),
+});
+const results = h('div', { class: 'results', role: 'region', 'aria-label': 'Search results', hidden: true, onkeydown: (event) => inResults(event) });
+const foldBox = h('input', { type: 'checkbox', id: 'fold', onchange: () => setFold(foldBox.checked) });
+const status = h('span', { class: 'live', role: 'status' });
+const sessions = h('nav', { class: 'sessions', 'aria-label': 'Sessions' });
+const sessionsButton = icon('menu', 'Sessions', '☰', () => setPane(state.pane === 'sessions' ? 'calls' : 'sessions'));
+const tip = h('span', { class: 'tip' }, 'pale: its reply is no longer in the chosen context');
+const heading = h('div', { class: 'heading' });
+const calls = h('section', { class: 'tree', 'aria-label': 'Calls' },
+  heading, chart.element,
+  h('div', { class: 'toolbar' }, h('label', { for: 'fold' }, foldBox, 'Fold appends'), h('span', { class: 'push' }), tip),
+  list.element, results);
+const help = h('dialog', { class: 'help', 'aria-labelledby': 'help-title' },
+  h('h2', { id: 'help-title' }, 'Keys'),
+  h('dl', {}, KEYS.flatMap(([key, what]) => [h('dt', {}, key.split(', ').flatMap((one, i) => [i ? ' ' : '', h('kbd', {}, one)])), h('dd', {}, what)])),
+  h('h2', {}, 'Shapes'),
+  h('ul', { class: 'shapes' }, [
+    ['root', 'a context begins'], ['grow', 'it grew'], ['summary', 'a summary asked for, or put in its place'],
+    ['away', 'something was taken out'], ['back', 'rewound or forked'], ['head', 'system text, tools or model changed'],
+    ['reminder', 'a reminder came, went or moved'], ['aside', 'a helper call beside the conversation'], ['unknown', 'not known'],
+  ].map(([name, what]) => h('li', {}, s('svg', { class: 'badge', width: 16, height: 16, 'aria-hidden': 'true' }, glyph(name, 8, 8)), what))),
+  h('form', { method: 'dialog' }, h('button', { class: 'button' }, 'Close')));
+
+document.getElementById('app').append(
+  h('header', { class: 'bar' },
+    sessionsButton, h('h1', {}, 'memorywalker'), h('span', { class: 'push' }), status, search,
+    icon('theme', 'Light or dark', '◐', () => setTheme()), icon('keys', 'Keys and shapes', '?', () => help.showModal())),
+  h('main', { class: 'frame' }, sessions, calls, detail.element),
+  help,
+);
+
+// ---- what is chosen
+
+function readAddress() {
+  const wanted = new URLSearchParams(location.hash.slice(1));
+  const turn = data.byNumber.get(wanted.get('call') || '') || null;
+  const session = turn ? turn.session : data.bySession.has(wanted.get('session')) ? wanted.get('session') : '';
+  const place = wanted.get('message');
+  const view = wanted.get('view');
+  Object.assign(state, {
+    turn,
+    session: session || state.session || (data.sessions.length ? data.sessions[root.dataset.live === 'yes' ? data.sessions.length - 1 : 0].id : ''),
+    view: turn && view in VIEWS && (view !== 'edit' || hasEdit(turn)) ? view : turn ? firstView(turn) : 'context',
+    place: place === null || !/^\d+$/.test(place) ? null : Number(place),
+    find: wanted.get('find') || '',
+  });
+  return turn;
+}
+
+function go(turn, { view, replace = false, pane } = {}) {
+  const address = link(turn, view);
+  if (address !== location.hash) history[replace ? 'replaceState' : 'pushState'](null, '', address);
+  readAddress();
+  setPane(pane || state.pane, { drawn: false });
+  render();
+}
+
+function back() {
+  if (root.dataset.narrow === 'yes') {
+    setPane('calls');
+    return list.scroller.focus();
+  }
+  history.pushState(null, '', '#session=' + encodeURIComponent(state.session));
+  readAddress();
+  render();
+  return list.scroller.focus();
+}
+
+function setPane(pane, { drawn = true } = {}) {
+  state.pane = pane;
+  root.dataset.pane = pane;
+  sessionsButton.setAttribute('aria-expanded', String(pane === 'sessions'));
+  if (drawn) render();
+}
+
+// ---- drawing
+
+let listShown = '';
+
+function render() {
+  const turns = turnsOf(state.session);
+  const session = data.sessions.find((one) => one.id === state.session);
+  root.dataset.sessions = data.sessions.length > 1 ? 'many' : 'one';
+  document.title = (state.turn ? `Call ${state.turn.number} · ` : '') + (state.session || 'no calls yet') + ' · memorywalker';
+  sessions.replaceChildren(h('h2', {}, count(data.sessions.length, 'session')), ...data.sessions.map((one) => sessionCard(one, one.id === state.session)));
+  heading.replaceChildren(...(session ? headingOf(session, turns) : [h('h2', {}, 'No calls yet')]));
+  const key = [state.session, state.folded, turns.length, data.turns.length, changes].join();
+  if (key !== listShown) {
+    list.show(turns, { folded: state.folded, opened });
+    listShown = key;
+  }
+  list.choose(state.turn ? state.turn.index : -1, { scroll: scrollWanted });
+  tip.hidden = !state.turn || state.turn.aside;
+  chart.show(turns, state.turn);
+  const term = state.find ? asTerm(state.find) : null;
+  if (state.turn) detail.show(state.turn, state.view, { place: state.place, term });
+  else detail.empty(session ? statisticsElement(session) : [h('p', { class: 'note' }, 'Calls appear here as they end.')]);
+}
+
+let scrollWanted = true;
+let changes = 0;
+
+function headingOf(session, turns) {
+  const n = session.statistics;
+  const gone = Object.values(n.evicted_chars || {}).reduce((sum, chars) => sum + chars, 0);
+  return [
+    h('h2', { title: session.id }, session.id),
+    h('p', { class: 'facts' }, [
+      session.harness, session.models.join(', '), count(turns.length, 'call'), count(n.branches, 'branch', 'branches'),
+      gone ? `${amount(gone)} characters evicted` : 'nothing evicted',
+    ].filter(Boolean).map((fact) => h('span', {}, fact))),
+  ];
+}
+
+function setFold(folded) {
+  state.folded = foldBox.checked = folded;
+  opened.clear();
+  render();
+}
+
+function setTheme() {
+  const dark = root.dataset.theme ? root.dataset.theme === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
+  root.dataset.theme = dark ? 'light' : 'dark';
+  save('theme', root.dataset.theme);
+}
+
+// ---- search
+
+let timer = 0;
+const later = (work) => {
+  clearTimeout(timer);
+  timer = setTimeout(work, 120);
+};
+
+function runSearch() {
+  const text = search.value.trim();
+  if (text === state.query) return;
+  state.query = text;
+  results.hidden = !text;
+  list.element.hidden = Boolean(text);
+  if (text && state.pane !== 'calls') setPane('calls');
+  results.replaceChildren(...(text ? hitList(text, find(text), { several: data.sessions.length > 1 }) : []));
+  results.scrollTop = 0;
+  if (!text) render();
+}
+
+function endSearch() {
+  search.value = '';
+  runSearch();
+  list.scroller.focus();
+}
+
+function inSearch(event) {
+  if (event.key === 'Escape') endSearch();
+  if (event.key === 'Enter') {
+    runSearch();
+    const first = results.querySelector('a');
+    if (first) first.click();
+  }
+  if (event.key === 'ArrowDown') {
+    const first = results.querySelector('a');
+    if (first) first.focus();
+    event.preventDefault();
+  }
+  event.stopPropagation();
+}
+
+function inResults(event) {
+  const links = [...results.querySelectorAll('a')];
+  const at = links.indexOf(document.activeElement);
+  const by = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 }[event.key];
+  if (by) {
+    event.preventDefault();
+    event.stopPropagation();
+    (links[at + by] || (by < 0 ? search : links[at])).focus();
+  }
+}
+
+// ---- keys
+
+const actions = {
+  j: () => list.step(1),
+  k: () => list.step(-1),
+  ArrowDown: () => list.step(1),
+  ArrowUp: () => list.step(-1),
+  g: () => list.toEnd(-1),
+  G: () => list.toEnd(1),
+  Home: () => list.toEnd(-1),
+  End: () => list.toEnd(1),
+  e: () => list.toEdit(1),
+  E: () => list.toEdit(-1),
+  f: () => setFold(!state.folded),
+  t: () => setTheme(),
+  '/': () => search.focus(),
+  '?': () => help.showModal(),
+  Enter: () => {
+    if (!state.turn) return;
+    setPane('detail');
+    detail.scroller.focus();
+  },
+  Escape: () => {
+    if (state.query) endSearch();
+    else if (state.pane === 'sessions') setPane('calls');
+    else if (document.activeElement === list.scroller && state.turn) back();
+    else if (state.pane === 'detail' && root.dataset.narrow === 'yes') back();
+    else list.scroller.focus();
+  },
+};
+const ONLY_IN_LIST = ['ArrowDown', 'ArrowUp', 'Home', 'End', 'Enter'];
+
+document.addEventListener('keydown', (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || help.open || event.target === search) return;
+  const inList = event.target === list.scroller || event.target === document.body;
+  if (!(event.key in actions) || (ONLY_IN_LIST.includes(event.key) && !inList)) return;
+  event.preventDefault();
+  actions[event.key]();
+});
+
+addEventListener('hashchange', () => {
+  const turn = readAddress();
+  setPane(turn ? 'detail' : 'calls', { drawn: false });
+  render();
+});
+addEventListener('popstate', () => {
+  const turn = readAddress();
+  setPane(turn && state.pane === 'detail' ? 'detail' : 'calls', { drawn: false });
+  render();
+});
+
+const narrow = matchMedia('(max-width: 800px)');
+const setNarrow = () => {
+  root.dataset.narrow = narrow.matches ? 'yes' : 'no';
+  listShown = '';
+  if (data.turns.length) render();
+};
+narrow.addEventListener('change', setNarrow);
+let resized = 0;
+addEventListener('resize', () => {
+  cancelAnimationFrame(resized);
+  resized = requestAnimationFrame(() => chart.show(turnsOf(state.session), state.turn));
+});
+
+// ---- start, and what comes later
+
+const pieces = JSON.parse(document.getElementById('data').textContent);
+document.getElementById('data').remove();
+pieces.forEach(take);
+if (saved('theme')) root.dataset.theme = saved('theme');
+setNarrow();
+const linked = readAddress();
+setPane(linked ? 'detail' : data.sessions.length > 1 && narrow.matches ? 'sessions' : 'calls', { drawn: false });
+render();
+
+if (root.dataset.live === 'yes') {
+  const events = new EventSource('events?after=' + pieces.length);
+  const say = (word, text) => {
+    status.dataset.state = word;
+    status.textContent = text;
+  };
+  events.addEventListener('open', () => say('on', 'live'));
+  events.addEventListener('error', () => say('off', events.readyState === 2 ? 'server ended' : 'reconnecting'));
+  events.addEventListener('message', (event) => {
+    const before = data.turns.length;
+    const empty = before === 0;
+    take(JSON.parse(event.data));
+    changes += 1;
+    readAddress();
+    scrollWanted = empty;
+    render();
+    scrollWanted = true;
+    list.arrived(data.turns.slice(before).filter((turn) => turn.session === state.session).length);
+  });
+}

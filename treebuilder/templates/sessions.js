@@ -1,0 +1,53 @@
+// What there is: a list of sessions, and the numbers of one.
+
+function sessionCard(session, chosen) {
+  const turns = turnsOf(session.id);
+  const edits = turns.filter(isEdit).length;
+  const first = turns.find((turn) => turn.at);
+  return h(
+    'a',
+    {
+      class: 'card' + (chosen ? ' chosen' : ''),
+      href: '#session=' + encodeURIComponent(session.id),
+      'aria-current': chosen ? 'true' : null,
+    },
+    h('span', { class: 'name' }, session.id),
+    h('span', { class: 'quiet' }, [session.harness || 'harness not said', count(turns.length, 'call'), edits && count(edits, 'edit')].filter(Boolean).join(' · ')),
+    first && h('span', { class: 'quiet' }, day(first.at)),
+  );
+}
+
+function statisticsElement(session) {
+  const n = session.statistics;
+  const away = Object.entries(n.evicted_chars || {}).sort(([, a], [, b]) => b - a);
+  const most = away.length ? away[0][1] : 1;
+  const sum = away.reduce((total, [, chars]) => total + chars, 0);
+  const figure = (value, name, explain) =>
+    h('div', { class: 'figure' }, h('b', {}, value), h('span', {}, h('strong', {}, name), h('span', { class: 'quiet' }, explain)));
+  return [
+    h('h2', {}, 'This session'),
+    h(
+      'div',
+      { class: 'figures' },
+      figure(whole(n.calls), n.calls === 1 ? 'call' : 'calls', 'every request, helper calls included'),
+      figure(whole(n.threads), n.threads === 1 ? 'thread' : 'threads', 'main line and agents'),
+      figure(whole(n.branches), n.branches === 1 ? 'branch' : 'branches', 'contexts that only grew; training sees each as a row'),
+      figure(amount(sum), 'characters evicted', 'what left the context again, of all that ever stood in it'),
+      figure(percent(n.compression_depth), 'compression depth', 'mean evicted share of the threads that lost anything'),
+      figure(percent(n.replies ? n.replies_lost / n.replies : 0), 'replies lost', 'sampled, but not in the final transcript'),
+      figure(percent(n.replies ? n.replies_shifted / n.replies : 0), 'replies shifted', 'in the final transcript, behind another context than they were sampled in'),
+    ),
+    away.length > 0 && h('h3', { class: 'section' }, 'Evicted, by kind'),
+    h(
+      'div',
+      { class: 'bars' },
+      away.map(([kind, chars]) => [
+        h('span', {}, words(kind)),
+        s('svg', { class: 'wide', preserveAspectRatio: 'none', viewBox: '0 0 100 8', 'aria-hidden': 'true' },
+          s('rect', { class: 'gone', width: Math.max(0.5, (chars / most) * 100), height: 8 })),
+        h('span', { class: 'quiet' }, amount(chars)),
+      ]),
+    ),
+    h('p', { class: 'note' }, 'Choose a call to see the context that the model had. ', h('kbd', {}, '?'), ' lists the keys.'),
+  ];
+}
