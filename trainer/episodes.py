@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer.trie import Sample
+from trainer.sample import Sample
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -16,6 +16,8 @@ class Episode:
     samples: tuple[Sample, ...]
     kinds: tuple[str, ...]
     """One per sample: what happened to its thread's context just before (`treebuilder.tree.Kind`); empty = unknown."""
+    split: str = ""
+    """The part of the dataset it is in, such as train or eval; empty = there are no parts."""
 
     def __post_init__(self) -> None:
         if len(self.kinds) != len(self.samples):

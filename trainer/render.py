@@ -20,10 +20,11 @@ from recorder.canonical import echo
 from recorder.errors import RenderError
 from recorder.message import Block, Exchange, Reply, Served
 from trainer.conversation import Converter
+from trainer.sample import Floats, Ids
 from trainer.segments import Segments
+from trainer.served import Cause, Comparison, Difference
 from trainer.telling import Teller, Telling
 from trainer.template import ChatMessage, ChatTemplate, Takes, result, said, user
-from trainer.trie import Floats, Ids
 
 CUT_SHORT = frozenset(("max_tokens", "length", "max_output_tokens", "model_context_window_exceeded", "MAX_TOKENS"))
 """Stop reasons, in the wires' own words, of a reply that has no stop token."""
@@ -44,6 +45,8 @@ class Rendered:
     """served = all ids are the engine's own; rendered = at least the prompt is the template's."""
     fallbacks: frozenset[str]
     """What the template had no words for (`trainer.conversation`)."""
+    differs: Difference | None = None
+    """Where the served ids first differ from the template's; None = nowhere, or none were served."""
 
 
 class Renderer:
@@ -54,6 +57,7 @@ class Renderer:
         self.template = ChatTemplate(tokenizer)
         self.segments = Segments(tokenizer)
         self._sampled: dict[Block, Block] = {}
+        self._comparison = Comparison(tokenizer.decode)
         self._teller = Teller(self.template, self.segments, self._sampled)
         self._stop = {calls: self._find_stop(calls=calls) for calls in (False, True)}
 
@@ -66,18 +70,18 @@ class Renderer:
                     self._sampled.setdefault(echo(block), block)
         served = reply.served if reply else None
         if served is not None and served.prompt_ids is not None:
-            return self._served(served, served.prompt_ids)
+            got = self._served(served, served.prompt_ids)
+            return replace(got, differs=self._differs(got, exchange))
         told = self._teller.tell(exchange)
         prompt_ids = self.segments.encode(told.prompt)
         if served is not None:
-            return replace(self._served(served, ()), prompt_ids=prompt_ids, grade="rendered", fallbacks=told.fallbacks)
+            got = self._served(served, ())
+            differs = self._completion_differs(got, told, reply)
+            return replace(got, prompt_ids=prompt_ids, grade="rendered", fallbacks=told.fallbacks, differs=differs)
         if reply is None or not (reply.message.blocks or reply.complete):
             return Rendered(prompt_ids, prompt_ids[:0], None, "rendered", told.fallbacks)
-        converter = Converter(told.takes, self.segments.escape)
-        (spoken,) = converter.say(reply.message)
-        completion = self._completion(told, spoken, reply)
-        ids = self.segments.encode_after(told.prompt, completion)
-        return Rendered(prompt_ids, ids, None, "rendered", told.fallbacks | converter.fallbacks)
+        ids, fallbacks = self._completion_ids(told, reply)
+        return Rendered(prompt_ids, ids, None, "rendered", told.fallbacks | fallbacks)
 
     def confirm(self) -> bool:
         """After the last call: True = all prompts are the template's own text. Else render the calls again."""
@@ -98,6 +102,29 @@ class Renderer:
         logprobs = None if served.logprobs is None else np.array(served.logprobs, dtype=np.float64)
         prompt, completion = (np.array(ids, dtype=np.int32) for ids in (prompt_ids, served.completion_ids))
         return Rendered(prompt, completion, logprobs, "served", frozenset())
+
+    def _differs(self, got: Rendered, exchange: Exchange) -> Difference | None:
+        try:
+            told = self._teller.tell(exchange)
+        except RenderError as e:
+            return Difference("prompt", 0, Cause.TEMPLATE, str(e))
+        prompt_ids = self.segments.encode(told.prompt)
+        found = self._comparison.prompt(got.prompt_ids, prompt_ids, exchange.messages)
+        return found or self._completion_differs(got, told, exchange.reply)
+
+    def _completion_differs(self, got: Rendered, told: Telling, reply: Reply | None) -> Difference | None:
+        assert reply is not None
+        try:
+            ids, _ = self._completion_ids(told, reply)
+        except RenderError as e:
+            return Difference("completion", 0, Cause.TEMPLATE, str(e))
+        return self._comparison.completion(got.completion_ids, ids, reply.message)
+
+    def _completion_ids(self, told: Telling, reply: Reply) -> tuple[Ids, set[str]]:
+        """The template's, and what it had no words for."""
+        converter = Converter(told.takes, self.segments.escape)
+        (spoken,) = converter.say(reply.message)
+        return self.segments.encode_after(told.prompt, self._completion(told, spoken, reply)), converter.fallbacks
 
     def _completion(self, told: Telling, spoken: ChatMessage, reply: Reply) -> str:
         """The sampled text, escaped: the turn behind the prompt with its stop token, or up to where it was cut."""

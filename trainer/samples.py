@@ -12,8 +12,10 @@ import numpy as np
 
 from recorder.errors import ExportError, RenderError
 from trainer.render import Rendered, Renderer
+from trainer.rollouts import Rollout, origins
 from trainer.rows import Row
-from trainer.trie import Ids, Sample
+from trainer.sample import Ids, Sample
+from trainer.served import Difference
 from treebuilder.tree import Kind, Trajectory, Turn
 
 
@@ -32,22 +34,55 @@ class Reason(StrEnum):
     """What was sent is not what the model saw (server-side edits), or cannot be known."""
     NOT_RENDERED = "not_rendered"
     """The chat template has no exact split of prompt and completion; the detail has its words."""
+    NO_REWARD = "no_reward"
+    """Other rollouts have a reward of the name asked for, this one has none."""
     FILTERED = "filtered"
-    """The user's choice."""
+    """The user's choice; the detail says which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What trains beside the main threads."""
+    """What trains. What does not is excused, never forgotten."""
 
+    main: bool = True
     subagents: bool = True
     summaries: bool = True
     side_calls: bool = False
     aborted: bool = False
-    """Cut replies too, without a stop token."""
+    """Cut replies too, without a stop token, and whole ones that were asked for again."""
     opaque: bool = False
     kinds: frozenset[Kind] | None = None
     """Only calls of these kinds; None = all."""
+    harness: str = ""
+    """Only calls of this harness; empty = all."""
+    min_reward: float | None = None
+    """Only rollouts that earned at least this; None = all."""
+
+    @classmethod
+    def of(
+        cls,
+        words: Iterable[str],
+        *,
+        kinds: Iterable[Kind] | None = None,
+        harness: str = "",
+        min_reward: float | None = None,
+    ) -> "Choice":
+        """What the words of `TRAINS` name trains, and nothing else."""
+        named = {TRAINS[word]: True for word in words}
+        given = dict.fromkeys(TRAINS.values(), False) | named
+        chosen = None if kinds is None else frozenset(kinds)
+        return cls(**given, kinds=chosen, harness=harness, min_reward=min_reward)
+
+
+TRAINS = {
+    "main": "main",
+    "subagent": "subagents",
+    "summary": "summaries",
+    "side": "side_calls",
+    "aborted": "aborted",
+    "opaque": "opaque",
+}
+"""Word for a user -> field of `Choice`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +95,14 @@ class Excused:
     """Tokens of the reply's content (its turn's own scaffolding is not counted: it has no rendering)."""
     reason: Reason
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A call whose served ids are not those of the chat template."""
+
+    call: int
+    differs: Difference
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +119,12 @@ class Selection:
     """Calls that sampled nothing: errors, refusals before the first token."""
     fallbacks: Counter[str]
     """Calls per fallback of `trainer.conversation`."""
+    calls: int = 0
+    """Calls looked at, each of which is a sample, excused or silent."""
+    mismatches: tuple[Mismatch, ...] = ()
+    """Samples whose served ids differ from the template's."""
+    split: str = ""
+    """The part of the dataset it goes to; empty = there are no parts."""
 
     @property
     def trained_tokens(self) -> int:
@@ -98,6 +147,8 @@ class Selection:
 class _Chosen:
     turn: Turn
     rendered: Rendered
+    rollout: str
+    earned: Rollout | None
     line: list["_Chosen"] = field(default_factory=list)
     """This one and those whose prompts start its prompt: views into it, so that a line's tokens are stored once."""
 
@@ -116,15 +167,15 @@ def samples(
     *,
     session: str | None = None,
     choice: Choice = Choice(),
-    advantages: Mapping[str, float] | None = None,
+    rollouts: Mapping[str, Rollout] | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> Selection:
-    """Render what trains. `advantages` by session, 1.0 by default; `progress` is called after each call."""
-    given = advantages or {}
-    selection = _select(trajectory, renderer, session, choice, given, progress)
+    """Render what trains. `rollouts` by session, a subagent's own session being part of its parent's: None = every
+    advantage is 1.0. `progress` is called after each call."""
+    selection = _select(trajectory, renderer, session, choice, rollouts, progress)
     if renderer.confirm():
         return selection
-    return _select(trajectory, renderer, session, choice, given, lambda: None)
+    return _select(trajectory, renderer, session, choice, rollouts, lambda: None)
 
 
 def _select(
@@ -132,22 +183,27 @@ def _select(
     renderer: Renderer,
     session: str | None,
     choice: Choice,
-    advantages: Mapping[str, float],
+    rollouts: Mapping[str, Rollout] | None,
     progress: Callable[[], None],
 ) -> Selection:
+    origin = origins(trajectory)
     chosen: dict[int, _Chosen] = {}
     excused: list[Excused] = []
     fallbacks: Counter[str] = Counter()
-    silent = 0
+    silent = calls = 0
     retried = {t.parent: t for t in trajectory.turns if t.kind == Kind.RETRY and t.parent is not None}
     for turn in trajectory.turns:
         if session is not None and turn.session != session:
             continue
         progress()
+        calls += 1
         if turn.reply is None or not (turn.reply.message.blocks or turn.reply.complete or turn.reply.served):
             silent += 1
             continue
+        rollout, earned = _earned(turn.session, origin, rollouts)
         reason, detail = _reason(turn, choice, retried.get(turn.index))
+        if reason is None and rollouts is not None:
+            reason, detail = _unearned(earned, choice)
         if reason is None:
             try:
                 rendered = renderer.render(turn.exchange)
@@ -160,16 +216,18 @@ def _select(
         if not len(rendered.completion_ids):
             silent += 1
             continue
-        one = chosen[turn.index] = _Chosen(turn, rendered)
+        one = chosen[turn.index] = _Chosen(turn, rendered, rollout, earned)
         one.grow_from(chosen.get(turn.parent) if turn.parent is not None else None)
     return Selection(
         samples=tuple(
             Sample(
                 one.rendered.prompt_ids,
                 one.rendered.completion_ids,
-                advantages.get(one.turn.session, 1.0),
+                1.0 if one.earned is None else one.earned.advantage,
                 one.rendered.logprobs,
-                rollout=one.turn.session,
+                reward=None if one.earned is None else one.earned.reward,
+                group=None if one.earned is None else one.earned.group,
+                rollout=one.rollout,
                 thread=one.turn.thread,
                 call=one.turn.call.seq,
             )
@@ -180,11 +238,21 @@ def _select(
         excused=tuple(excused),
         silent=silent,
         fallbacks=fallbacks,
+        calls=calls,
+        mismatches=tuple(
+            Mismatch(one.turn.call.seq, one.rendered.differs)
+            for one in chosen.values()
+            if one.rendered.differs is not None
+        ),
     )
 
 
 def conserved(selection: Selection, rows: Iterable[Row]) -> Iterator[Row]:
-    """The same rows, checked: loss on owned tokens only, each sampled token owned once. ExportError if it fails."""
+    """The same rows, checked: loss on owned tokens only, each sampled token owned once, each call trained, excused or
+    silent. ExportError if it fails."""
+    told = len(selection.samples) + len(selection.excused) + selection.silent
+    if selection.calls != told:
+        raise ExportError(f"expected {selection.calls} calls trained, excused or silent, got {told}")
     owned = Counter[int]()
     for row in rows:
         expected_mask = np.zeros(len(row), dtype=bool)
@@ -226,6 +294,28 @@ def _reason(turn: Turn, choice: Choice, retry: Turn | None) -> tuple[Reason | No
         return Reason.FILTERED, turn.lane
     if turn.kind == Kind.SUMMARY_REQUEST and not choice.summaries:
         return Reason.FILTERED, turn.kind.value
+    if turn.lane == "main" and turn.kind != Kind.SUMMARY_REQUEST and not choice.main:
+        return Reason.FILTERED, turn.lane
     if choice.kinds is not None and turn.kind not in choice.kinds:
         return Reason.FILTERED, turn.kind.value
+    if choice.harness and turn.hints.harness != choice.harness:
+        return Reason.FILTERED, f"harness {turn.hints.harness or 'unknown'}"
+    return None, ""
+
+
+def _earned(
+    session: str, origin: Mapping[str, str], rollouts: Mapping[str, Rollout] | None
+) -> tuple[str, Rollout | None]:
+    """The rollout that a session is part of, and what it earned: its own reward, or that of whoever started it."""
+    if rollouts is not None and session in rollouts:
+        return session, rollouts[session]
+    started = origin.get(session, session)
+    return started, None if rollouts is None else rollouts.get(started)
+
+
+def _unearned(earned: Rollout | None, choice: Choice) -> tuple[Reason | None, str]:
+    if earned is None:
+        return Reason.NO_REWARD, ""
+    if choice.min_reward is not None and earned.reward < choice.min_reward:
+        return Reason.FILTERED, f"reward {earned.reward:g} below {choice.min_reward:g}"
     return None, ""

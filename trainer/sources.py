@@ -7,7 +7,7 @@ are said in `notes` and happen before any scheme sees a token, so they are the s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,8 +19,10 @@ from recorder.message import Block, Head
 from trainer.episodes import Episode
 from trainer.export.folder import MANIFEST
 from trainer.render import Renderer
+from trainer.rollouts import Rollout
+from trainer.sample import Sample
 from trainer.samples import Choice, samples
-from trainer.trie import Sample
+from trainer.split import Split
 from treebuilder.tree import Trajectory
 
 TOO_LONG = "truncated to length"
@@ -41,6 +43,14 @@ class Source:
         """One episode from samples at hand."""
         return cls((Episode.of(samples, name=name),))
 
+    def part(self, split: str) -> Source:
+        """The episodes of one part of a split; SourceError where there are none."""
+        mine = tuple(episode for episode in self.episodes if episode.split == split)
+        if not mine:
+            there = ", ".join(sorted({episode.split or "no parts" for episode in self.episodes})) or "nothing"
+            raise SourceError(f"split {split}: expected sessions in it, got none; there is {there}")
+        return replace(self, episodes=mine)
+
     @property
     def sampled_tokens(self) -> int:
         return sum(episode.sampled_tokens for episode in self.episodes) + sum(self.excused.values())
@@ -50,14 +60,18 @@ def from_trajectories(
     trajectories: Iterable[Trajectory],
     renderer: Renderer,
     *,
-    sessions: Sequence[str] | None = None,
+    sessions: Collection[str] | None = None,
     choice: Choice = Choice(),  # noqa: B008  frozen
-    advantages: Mapping[str, float] | None = None,
+    rollouts: Mapping[str, Rollout] | None = None,
+    split: Split | None = None,
     max_head_tokens: int | None = None,
     max_tokens: int | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> Source:
-    """One episode a session. `max_head_tokens` shortens each call's head, `max_tokens` leaves longer calls out."""
+    """One episode a session. Each trajectory is a family whole: `sessions` says which of it come along, None = all.
+
+    `max_head_tokens` shortens each call's head, `max_tokens` leaves longer calls out.
+    """
     found: list[Episode] = []
     excused: Counter[str] = Counter()
     shortened: set[int] = set()
@@ -65,16 +79,16 @@ def from_trajectories(
         if max_head_tokens is not None:
             trajectory, before = _short_heads(trajectory, renderer, max_head_tokens)
             shortened |= before
-        for session in trajectory.sessions if sessions is None else sessions:
-            chosen = samples(
-                trajectory, renderer, session=session, choice=choice, advantages=advantages, progress=progress
-            )
+        for session in trajectory.sessions:
+            if sessions is not None and session not in sessions:
+                continue
+            chosen = samples(trajectory, renderer, session=session, choice=choice, rollouts=rollouts, progress=progress)
             excused.update(chosen.excused_tokens)
-            listed = [
-                (replace(s, thread=t.thread), t.kind.value) for s, t in zip(chosen.samples, chosen.turns, strict=True)
-            ]
-            if listed:
-                found.append(Episode(session, tuple(s for s, _ in listed), tuple(kind for _, kind in listed)))
+            if chosen.samples:
+                kinds = tuple(turn.kind.value for turn in chosen.turns)
+                found.append(Episode(session, chosen.samples, kinds, split.of(trajectory) if split else ""))
+    if split is not None:
+        split.check({episode.split for episode in found})
     notes = []
     if shortened:
         was = f"{min(shortened):,} to {max(shortened):,}" if len(shortened) > 1 else f"{min(shortened):,}"
@@ -165,7 +179,7 @@ def _within(found: Sequence[Episode], excused: Counter[str], notes: list[str], m
         excused[TOO_LONG] += sum(len(s.completion_ids) for s, fit in zip(episode.samples, fits, strict=True) if not fit)
         members = [(s, k) for s, k, fit in zip(episode.samples, episode.kinds, fits, strict=True) if fit]
         if members:
-            kept.append(Episode(episode.name, tuple(s for s, _ in members), tuple(k for _, k in members)))
+            kept.append(replace(episode, samples=tuple(s for s, _ in members), kinds=tuple(k for _, k in members)))
     if calls:
         notes.append(f"{calls:,} calls of more than {max_tokens:,} tokens were left out")
     else:

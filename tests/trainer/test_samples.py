@@ -7,6 +7,7 @@ import pytest
 from chats import assistant, compacted, renderer, reply, text, tool_call, tool_result, turn, user
 
 from recorder.errors import ExportError
+from trainer.rollouts import Rollout
 from trainer.rows import Row
 from trainer.samples import Choice, Reason, Selection, conserved, samples
 from trainer.trie import TokenTrie
@@ -93,7 +94,7 @@ def test_prompts_of_one_thread_share_their_memory() -> None:
 
 
 def test_samples_carry_call_rollout_thread_and_advantage() -> None:
-    got = samples(compacted(), renderer("qwen3"), advantages={"s": -0.5})
+    got = samples(compacted(), renderer("qwen3"), rollouts={"s": Rollout(0.0, "g", -0.5)})
     assert [(s.call, s.rollout, s.advantage) for s in got.samples] == [(n, "s", -0.5) for n in (2, 4, 5, 6)]
     assert [s.thread for s in got.samples] == ["s/main", "s/main", "s/summary", "s/main"]
 
