@@ -34,8 +34,8 @@ class DepthFirst:
     """Most tokens of one call of the model; None = a node at a time."""
     recompute: bool | None = None
     """Forward again on the way up instead of holding activations; None = if chunk_tokens is given."""
-    bush_tokens: int = 512
-    """Subtrees up to this size are computed in one call; 0 = none. Ours: benchmarks/engines.md."""
+    bush_tokens: int = 768
+    """What is smaller is computed together up to this size; 0 = a node at a time. Ours: benchmarks/engines.md."""
     kernels: bool = True
     """Attend without masks where trainer/engines/attention.py can; False = caches and masks everywhere."""
 
@@ -60,9 +60,11 @@ class DepthFirst:
         if why := backbone.obstacle(trie.longest):
             return instead_of("depth_first", model, trie, objective, keep=keep, why=why)
         scorer = Scorer(backbone, targets, objective=objective, keep=keep)
-        cut = plan(trie, targets.before_U, chunk_tokens=self.chunk_tokens, bush_tokens=self.bush_tokens)
         with backbone.sharing():
             fast = self.kernels and available(backbone, model)
+            cut = plan(
+                trie, targets.before_U, chunk_tokens=self.chunk_tokens, bush_tokens=self.bush_tokens, spines=fast
+            )
             _Visit(backbone, scorer, trie, cut, fast=fast, recompute=recompute, train=objective is not None).all()
         return scorer.step("depth_first")
 
@@ -108,7 +110,7 @@ class _Visit:
             return self._forward(unit)
         if not leaf:
             with torch.no_grad():
-                self._forward(unit)
+                self._forward(unit.trunk)
         return None
 
     def _up(self, number: int, hidden_LD: Tensor | None) -> None:

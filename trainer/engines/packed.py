@@ -79,11 +79,11 @@ def pack(cut: Plan, *, dtype: torch.dtype) -> Pack:
         above: tuple[tuple[int, int], ...] = ()
         if unit.parent >= 0:
             parent = pieces[unit.parent]
-            above = parent.prefix
+            above, stop = parent.prefix, parent.start + cut.units[unit.parent].path
             if above and above[-1][1] == parent.start:
-                above = (*above[:-1], (above[-1][0], parent.stop))
+                above = (*above[:-1], (above[-1][0], stop))
             else:
-                above = (*above, (parent.start, parent.stop))
+                above = (*above, (parent.start, stop))
         pieces.append(Piece(begin[number], begin[number + 1], above, runs(unit, cut, dtype=dtype)))
     return Pack(tuple(pieces))
 

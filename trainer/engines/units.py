@@ -1,19 +1,21 @@
-"""The trie cut into pieces worth one call of the model: long nodes in chunks, bushes of small subtrees together.
+"""The trie cut into pieces worth one call of the model: long nodes in chunks, small subtrees and short spines together.
 
     trunk (9000) ─┬─ leg (40)  ┐              unit 0  trunk[0:4096]      chunk_tokens = 4096
                   ├─ leg (60)  ┘ one bush     unit 1  trunk[4096:8192]   under unit 0
-                  └─ spine (700) ── ...       unit 2  trunk[8192:9000]   under unit 1
-                                              unit 3  both legs          under unit 2, a mask keeps them apart
-                                              unit 4  spine              under unit 2
+                  └─ a (44) ─┬─ leg (140)     unit 2  trunk[8192:9000]   under unit 1
+                             └─ b (700) ...   unit 3  both legs          under unit 2, a mask keeps them apart
+                                              unit 4  a and its leg      under unit 2
+                                              unit 5  b                  under unit 4, which it sees as far as a
 
-Every unit sees all of its ancestors and nothing else, so one path's keys and values are enough to compute it.
+Every unit sees its ancestors and nothing else, so one path's keys and values are enough to compute it. What units below
+go on from comes first in a unit: its path.
 """
 
 # T trie tokens, N nodes, L tokens of a unit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -29,11 +31,13 @@ class Unit:
     """Some tokens computed in one call, behind one prefix."""
 
     token_L: Index
-    """Trie tokens, depth first."""
+    """Trie tokens: its path, then what hangs beside it, each depth first."""
     seen: int
     """Tokens before it on its path: all of the units above, in order."""
     parent: int
     """The unit above; -1 = none."""
+    path: int
+    """Its first so many tokens are seen by the units below it, the rest by none."""
     runs: tuple[tuple[int, int, bool], ...]
     """Subtrees side by side as (start, stop, forks): places in `token_L`, and whether a mask is needed within."""
 
@@ -41,6 +45,11 @@ class Unit:
     def bush(self) -> bool:
         """Needs an ancestor mask; otherwise a plain run of one branch."""
         return len(self.runs) > 1 or self.runs[0][2]
+
+    @property
+    def trunk(self) -> Unit:
+        """Its path alone: all that units below need."""
+        return replace(self, token_L=self.token_L[: self.path], runs=((0, self.path, False),))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,8 +69,11 @@ class Plan:
         return max((unit.seen + len(unit.token_L) for unit in self.units), default=0)
 
 
-def plan(trie: TokenTrie, before_U: Index, *, chunk_tokens: int | None, bush_tokens: int) -> Plan:
-    """Cut what `before_U` needs into units of at most `chunk_tokens`; subtrees up to `bush_tokens` are put together."""
+def plan(trie: TokenTrie, before_U: Index, *, chunk_tokens: int | None, bush_tokens: int, spines: bool = True) -> Plan:
+    """Cut what `before_U` needs into units of at most `chunk_tokens`; small ones are put together up to `bush_tokens`.
+
+    `spines`: False = nothing is put together that units below go on from.
+    """
     if chunk_tokens is not None and chunk_tokens < 1:
         raise ValueError(f"chunk_tokens must be at least 1; got {chunk_tokens}")
     bush_tokens = min(bush_tokens, chunk_tokens or bush_tokens)
@@ -79,36 +91,60 @@ def plan(trie: TokenTrie, before_U: Index, *, chunk_tokens: int | None, bush_tok
     units: list[Unit] = []
     stack: list[tuple[list[int], int, int]] = []
 
+    def size(node: int) -> int:
+        return int(end_N[node] - first_N[node])
+
+    def own(node: int) -> Index:
+        return need[first_N[node] : last_N[node]]
+
     def below(siblings: list[int], seen: int, above: int) -> None:
         bush: list[int] = []
         for node in siblings:
-            size = int(end_N[node] - first_N[node])
-            if size > bush_tokens:
+            if size(node) > bush_tokens:
                 stack.append(([node], seen, above))
                 continue
-            if bush and size + sum(int(end_N[n] - first_N[n]) for n in bush) > bush_tokens:
+            if bush and size(node) + sum(map(size, bush)) > bush_tokens:
                 stack.append((bush, seen, above))
                 bush = []
             bush.append(node)
         if bush:
             stack.append((bush, seen, above))
 
+    def spine(node: int) -> tuple[list[int], list[int]]:
+        """From `node` down to the largest child, as far as it fits with all that hangs beside it."""
+        nodes, beside, count = [node], [], len(own(node))
+        while spines and children[node]:
+            *small, largest = sorted(children[node], key=size)
+            count += sum(map(size, small)) + len(own(largest))
+            if count > bush_tokens:
+                break
+            nodes.append(largest)
+            beside.extend(small)
+            node = largest
+        return nodes, sorted(beside)
+
     below(roots, 0, -1)
     while stack:
         nodes, seen, above = stack.pop()
-        node = nodes[0]
-        if len(nodes) > 1 or end_N[node] - first_N[node] <= bush_tokens:
+        if len(nodes) > 1 or size(nodes[0]) <= bush_tokens:
             token_L = np.concatenate([need[first_N[n] : end_N[n]] for n in nodes])
-            borders = np.cumsum([0, *(end_N[n] - first_N[n] for n in nodes)]).tolist()
+            borders = np.cumsum([0, *map(size, nodes)]).tolist()
             forks = [bool(end_N[n] > last_N[n]) for n in nodes]
-            units.append(Unit(token_L, seen, above, tuple(zip(borders, borders[1:], forks, strict=False))))
+            runs = tuple(zip(borders, borders[1:], forks, strict=False))
+            units.append(Unit(token_L, seen, above, 0, runs))
             continue
-        own = need[first_N[node] : last_N[node]]
-        for begin in range(0, len(own), chunk_tokens or len(own)):
-            chunk = own[begin : begin + (chunk_tokens or len(own))]
-            units.append(Unit(chunk, seen, above, ((0, len(chunk), False),)))
-            seen, above = seen + len(chunk), len(units) - 1
-        below(children[node], seen, above)
+        nodes, beside = spine(nodes[0])
+        path = np.concatenate([own(n) for n in nodes])
+        if beside:
+            token_L = np.concatenate([path, *(need[first_N[n] : end_N[n]] for n in beside)])
+            units.append(Unit(token_L, seen, above, len(path), ((0, len(token_L), True),)))
+            seen, above = seen + len(path), len(units) - 1
+        else:
+            for begin in range(0, len(path), chunk_tokens or len(path)):
+                chunk = path[begin : begin + (chunk_tokens or len(path))]
+                units.append(Unit(chunk, seen, above, len(chunk), ((0, len(chunk), False),)))
+                seen, above = seen + len(chunk), len(units) - 1
+        below(children[nodes[-1]], seen, above)
     return Plan(tuple(units), end_T)
 
 
