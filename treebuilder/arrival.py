@@ -37,8 +37,6 @@ class New:
     opaque: str = ""
     node: Node | None = None
     """The whole prefix; None = no message."""
-    echo: tuple[Message, ...] = ()
-    """The reply as a client would send it back."""
 
     @property
     def head(self) -> Head:

@@ -77,11 +77,8 @@ class Builder:
         pool = item.call.run or item.call.source.partition("#")[0]
         scope = f"session:{hints.session}" if hints.session else f"run:{pool}"
         new = New(index, item.call, exchange, scope, not hints.session, hints)
-        reply = exchange.reply
-        if reply is not None:
-            new.echo = as_messages(reply, exchange.wire)
-            if reply.server_edits:
-                new.opaque = "server edited the context: " + ", ".join(reply.server_edits)
+        if exchange.reply is not None and exchange.reply.server_edits:
+            new.opaque = "server edited the context: " + ", ".join(exchange.reply.server_edits)
         before = self._delta_of(new)
         if before is None:
             new.node = self.state.locate(scope, exchange.messages)

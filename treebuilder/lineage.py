@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from recorder import canonical
-from recorder.message import Block, Message, Reply, block_hash
+from recorder.message import Block, Message, Reply
 from treebuilder.node import Node
 from treebuilder.quotes import MIN_LINE
 
@@ -35,19 +35,25 @@ def echo_at(reply: Reply | None, messages: Sequence[Message], at: int) -> Match:
     """Does the reply stand at `messages[at:]`? By equal content, else by tool id, else by text that starts alike."""
     if reply is None or at >= len(messages) or messages[at].role != "assistant":
         return ABSENT
-    sampled = [canonical.echo(b) for b in reply.message.blocks]
+    sampled = reply.message.blocks
     if not sampled:
         return ABSENT
-    wanted = [block_hash(b) for b in sampled]
-    got: list[bytes] = []
+    run: list[Block] = []
     stop = at
-    while stop < len(messages) and messages[stop].role == "assistant" and len(got) < len(wanted):
-        got.extend(messages[stop].block_hashes)
+    while stop < len(messages) and messages[stop].role == "assistant" and len(run) < len(sampled):
+        run.extend(messages[stop].blocks)
         stop += 1
-    if got == wanted:
+    if len(run) == len(sampled) and all(map(_is_echo, sampled, run)):
         return Match(stop - at, True)
-    run = [b for m in messages[at:stop] for b in m.blocks]
-    return Match(stop - at, False) if _resembles(sampled, run) else ABSENT
+    return Match(stop - at, False) if _resembles([canonical.echo(b) for b in sampled], run) else ABSENT
+
+
+def _is_echo(sampled: Block, block: Block) -> bool:
+    """`canonical.echo(sampled) == block`, without making it."""
+    if sampled == block:
+        return True
+    same = sampled.kind == block.kind == "tool_call" and (sampled.id, sampled.name) == (block.id, block.name)
+    return same and canonical.arguments(sampled.text) == block.text
 
 
 def _resembles(sampled: Sequence[Block], run: Sequence[Block]) -> bool:
@@ -79,8 +85,6 @@ class Mark:
     node: Node | None
     sent: tuple[Message, ...]
     """The messages that went over the wire: the whole prefix, or the last of it."""
-    echo: tuple[Message, ...]
-    """The reply as a client would send it back."""
 
     @property
     def depth(self) -> int:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from recorder.call import Call
-from recorder.message import Message
 from treebuilder.arrival import New
 from treebuilder.lineage import ABSENT, Line, Mark, Match, as_messages, delegated, echo_at
 from treebuilder.node import shared
@@ -53,15 +52,8 @@ def compare(state: State, new: New, line: Line, mark: Mark) -> Found:
         return Found(line, mark, 0, ABSENT, 0, front)
     if front == new.depth:
         return Found(line, mark, 3, ABSENT, front, front)
-    match = _echoed(state, mark, new.messages(front, front + 64))
+    match = echo_at(state.turns[mark.turn].reply, new.messages(front, front + 64), 0)
     return Found(line, mark, 4 if match.count else 2, match, front, front)
-
-
-def _echoed(state: State, mark: Mark, behind: Sequence[Message]) -> Match:
-    echo = mark.echo
-    if echo and [m.digest for m in behind[: len(echo)]] == [m.digest for m in echo]:
-        return Match(len(echo), True)
-    return echo_at(state.turns[mark.turn].reply, behind, 0)
 
 
 def most_kept(state: State, new: New, lines: Sequence[Line], *, reply_alone: bool = False) -> Found | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from recorder.call import Outcome
 from recorder.message import Head, Message
 from treebuilder.arrival import New
-from treebuilder.lineage import RECENT, Line, echo_at
+from treebuilder.lineage import RECENT, Line, as_messages, echo_at
 from treebuilder.node import Node, Trie
 from treebuilder.tree import Turn
 
@@ -24,7 +24,9 @@ class State:
     replies: dict[str, int] = field(default_factory=dict)
     """The server's id of a reply -> its turn."""
     said: dict[tuple[str, bytes], int] = field(default_factory=dict)
-    """(scope, digest of an echoed message) -> the turn that sampled it."""
+    """(scope, digest of an echoed message) -> the last turn that sampled it; ask `sampler`."""
+    unhashed: dict[str, dict[int, None]] = field(default_factory=dict)
+    """Scope -> turns whose reply is not in `said` yet: most are met in their place, and need no search."""
     tool_ids: dict[tuple[str, str], int] = field(default_factory=dict)
     """(scope, id of a tool call) -> the turn that sampled it."""
     unechoed: dict[str, dict[int, None]] = field(default_factory=dict)
@@ -38,20 +40,37 @@ class State:
     def locate(self, scope: str, messages: tuple[Message, ...]) -> Node | None:
         """The node of a whole prefix. What it shares with a recent call of the scope is not walked message by message:
         a parser gives equal messages as the same objects, and those are compared at once."""
-        marks = [m for line in self.lines.get(scope, ()) for m in line.marks if m.node is not None]
-        marks.sort(key=lambda mark: mark.turn, reverse=True)
-        for mark in marks:
-            sent = mark.sent
-            at = len(sent)
-            if 0 < at <= len(messages) and messages[at - 1] is sent[-1] and at == mark.depth and messages[:at] == sent:
-                return self.trie.grow(mark.node, messages[at:])
+        lines = self.lines.get(scope, ())
+        count = len(messages)
+        for line in reversed(lines):
+            for mark in reversed(line.marks):
+                sent = mark.sent
+                at = len(sent)
+                if 0 < at <= count and messages[at - 1] is sent[-1] and at == mark.depth and _begins(sent, messages):
+                    return self.trie.grow(mark.node, messages[at:])
+        whole = [m for line in lines for m in line.marks if m.node is not None and len(m.sent) == m.node.depth]
+        whole.sort(key=lambda mark: mark.turn)
         base: Node | None = None
-        for mark in marks[:RECENT]:
-            if mark.node is not None and len(mark.sent) == mark.depth:
-                front = _same_front(mark.sent, messages)
-                if front > (base.depth if base is not None else 0):
-                    base = mark.node.ancestor(front)
+        for mark in whole[-RECENT:]:
+            front = _same_front(mark.sent, messages)
+            if mark.node is not None and front > (base.depth if base is not None else 0):
+                base = mark.node.ancestor(front)
         return self.trie.grow(base, messages[base.depth if base is not None else 0 :])
+
+    def sampler(self, scope: str, message: Message) -> int | None:
+        """The last turn of the scope that sampled this very message."""
+        waiting = self.unhashed.get(scope)
+        if waiting:
+            for index in waiting:
+                turn = self.turns[index]
+                self.note(scope, as_messages(turn.reply, turn.wire) if turn.reply else (), index)
+            waiting.clear()
+        return self.said.get((scope, message.digest))
+
+    def note(self, scope: str, echo: Sequence[Message], turn: int) -> None:
+        for message in echo:
+            if self.said.get((scope, message.digest), -1) < turn:
+                self.said[scope, message.digest] = turn
 
     def line(self, new: New, key: str, lane: str, *, fresh: bool = False, session: str | None = None) -> Line:
         """The scope's line of that lane, or a new one; without ids every root is a session."""
@@ -93,6 +112,15 @@ class State:
             return None
         said = (i for i, m in enumerate(messages) if m.role == "assistant")
         return next((i for i in said if echo_at(turn.reply, messages, i).count), None)
+
+
+def _begins(start: tuple[Message, ...], messages: tuple[Message, ...]) -> bool:
+    """`messages[:len(start)] == start`, without a copy of 8 bytes a message: tuples look for the first item that
+    differs before they ask for an order, which messages have not."""
+    try:
+        return start <= messages
+    except TypeError:
+        return False
 
 
 def _same_front(a: tuple[Message, ...], b: tuple[Message, ...]) -> int:

@@ -64,7 +64,7 @@ def make_turn(
     if verdict.kind is Kind.SUMMARY_REQUEST:
         state.asked[line.name] = new.index
     elif verdict.kind is Kind.SIDE_CALL or not verdict.kind.aside:
-        line.push(Mark(new.index, new.node, new.fresh, new.echo))
+        line.push(Mark(new.index, new.node, new.fresh))
     return turn
 
 
@@ -75,12 +75,15 @@ def _echoes(state: State, new: New, before: Turn | None, front: int, match: Matc
     if before is not None and match.count and front == before.depth:
         found.append(Echo(front, match.count, before.index, match.exact))
         state.unechoed.get(new.scope, {}).pop(before.index, None)
+        if match.exact:
+            state.unhashed.get(new.scope, {}).pop(before.index, None)
+            state.note(new.scope, messages[: match.count], before.index)
         at = match.count
     for offset in range(at, len(messages)):
         message = messages[offset]
         if message.role != "assistant":
             continue
-        turn = state.said.get((new.scope, message.digest))
+        turn = state.sampler(new.scope, message)
         exact = turn is not None
         if turn is None:
             ids = [b.id for b in message.blocks if b.kind == "tool_call" and b.id]
@@ -114,8 +117,7 @@ def remember(state: State, new: New, turn: Turn) -> None:
     for block in reply.message.blocks:
         if block.kind == "tool_call" and block.id:
             state.tool_ids[new.scope, block.id] = turn.index
-    for message in new.echo:
-        state.said[new.scope, message.digest] = turn.index
+    state.unhashed.setdefault(new.scope, {})[turn.index] = None
     state.unechoed.setdefault(new.scope, {})[turn.index] = None
 
 
@@ -133,7 +135,11 @@ def links_to(state: State, new: New, before: Turn) -> tuple[str, ...]:
 
 
 def _growth(depth: int, added: tuple[Message, ...]) -> Edit:
-    spans = tuple(Span(depth + i, j, 0, len(b.plain)) for i, m in enumerate(added) for j, b in enumerate(m.blocks))
+    spans = tuple(
+        Span(depth + i, j, 0, len(b.plain if b.parts else b.text))
+        for i, m in enumerate(added)
+        for j, b in enumerate(m.blocks)
+    )
     return Edit(depth, (Hunk(depth, depth, depth, added),) if added else (), (), spans, ())
 
 
