@@ -12,6 +12,7 @@ The weights of a trie always add up to its number of trained tokens, whatever th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -52,7 +53,7 @@ class Terms(Protocol):
         ...
 
     def stats(self) -> Mapping[str, float]:
-        """Means over the trained tokens scored so far."""
+        """Over the trained tokens scored so far: means, and extremes under names that end in _max."""
         ...
 
 
@@ -171,7 +172,7 @@ class _Grpo:
         old_N = flat([_or_nan(s.logprobs, size) for size, s in zip(sizes, trie.samples, strict=True)])
         ref_N = flat([_or_nan(s.ref_logprobs, size) for size, s in zip(sizes, trie.samples, strict=True)])
 
-        def terms(scored: Scored, seen: Callable[[str, Tensor], None]) -> Tensor:
+        def terms(scored: Scored, seen: Seen) -> Tensor:
             new_K, index_K = scored.logprob_K, scored.index_K
             old_K = torch.where(old_N[index_K].isnan(), new_K.detach(), old_N[index_K])
             ratio_K = (new_K - old_K).exp()
@@ -179,7 +180,9 @@ class _Grpo:
             clipped_K = ratio_K.clamp(1 - self.clip, 1 + self.clip_high)
             term_K = -torch.minimum(ratio_K * advantage_K, clipped_K * advantage_K)  # PPO, eq. 7
             seen("ratio", ratio_K.detach())
+            seen("ratio_max", ratio_K.detach(), most=True)
             seen("clipped", (clipped_K * advantage_K < ratio_K * advantage_K).detach().to(dtype))
+            seen("sampling_kl", (ratio_K - 1 - (new_K - old_K)).detach())  # k3 of KL(sampling policy || policy)
             if self.beta:
                 log_ratio_K = ref_N[index_K] - new_K
                 kl_K = log_ratio_K.exp() - log_ratio_K - 1  # k3, Schulman 2020; unbiased, never negative
@@ -253,6 +256,12 @@ class _Conditioned:
         return {**self.task.stats(), "divergence": self.divergence / self.count}
 
 
+class Seen(Protocol):
+    """Takes a statistic of the tokens scored now: its weighted mean is kept or, with `most`, its largest value."""
+
+    def __call__(self, name: str, value_K: Tensor, *, most: bool = False) -> None: ...
+
+
 def _or_nan(values: object, size: int) -> NDArray[np.float64]:
     return np.full(size, np.nan) if values is None else np.asarray(values, dtype=np.float64)
 
@@ -261,19 +270,23 @@ def _or_nan(values: object, size: int) -> NDArray[np.float64]:
 class _Sum:
     weight_N: Tensor
     scale: float
-    term: Callable[[Scored, Callable[[str, Tensor], None]], Tensor]
+    term: Callable[[Scored, Seen], Tensor]
     totals: dict[str, float] = field(default_factory=dict)
+    most: dict[str, float] = field(default_factory=dict)
     weight: float = 0.0
 
     def __call__(self, scored: Scored) -> Tensor:
         weight_K = self.weight_N[scored.index_K]
 
-        def seen(name: str, value_K: Tensor) -> None:
-            self.totals[name] = self.totals.get(name, 0.0) + float((weight_K * value_K).sum())
+        def seen(name: str, value_K: Tensor, *, most: bool = False) -> None:
+            if most:
+                self.most[name] = max(self.most.get(name, -math.inf), float(value_K.max()))
+            else:
+                self.totals[name] = self.totals.get(name, 0.0) + float((weight_K * value_K).sum())
 
         self.weight += float(weight_K.sum())
         return (weight_K * self.term(scored, seen)).sum() * self.scale
 
     def stats(self) -> Mapping[str, float]:
         means = {name: total / self.weight for name, total in self.totals.items()}
-        return {"weight": self.weight, "tokens": float(torch.count_nonzero(self.weight_N)), **means}
+        return {"weight": self.weight, "tokens": float(torch.count_nonzero(self.weight_N)), **means, **self.most}

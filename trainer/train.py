@@ -216,9 +216,11 @@ class LogitTreeTrainer(Trainer):  # type: ignore[misc]
         super().log({**self.stats, **logs} if "loss" in logs else logs, start_time)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        state = self.ranks.state_dict(self.model)
+        self._save(output_dir or self.args.output_dir, state_dict=self.ranks.state_dict(self.model))
+
+    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         with quiet():
-            self._save(output_dir or self.args.output_dir, state_dict=state)
+            super()._save_checkpoint(model, trial)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if not self.ranks.sharded:

@@ -106,9 +106,11 @@ def test_grpo_clips_asymmetrically_and_adds_the_divergence() -> None:
     loss = (-surrogate + 1e-3 * divergence).mean()
 
     stats = check(samples, grpo(clip=0.2, clip_high=0.28, beta=1e-3), loss, model=model)
-    assert stats["ratio"] == pytest.approx((2.0 + 0.5 + 1.25) / 3)
+    assert stats["ratio"] == pytest.approx((2.0 + 0.5 + 1.25) / 3), "a mean over tokens"
     assert stats["clipped"] == pytest.approx(1 / 3), "2.0 is cut to 1.28; 0.5 makes the term smaller already"
     assert stats["kl"] == pytest.approx(float(divergence.detach().mean()))
+    assert stats["ratio_max"] == pytest.approx(2.0)
+    assert stats["sampling_kl"] == pytest.approx((2 - 1 - up + 0.5 - 1 - down + 1.25 - 1 - near) / 3)
 
 
 def test_entropy_is_a_statistic() -> None:
