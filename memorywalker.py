@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from proxy.launch import Finished
     from recorder.call import Call
     from recorder.redact import Redactor
+    from recorder.rewards import Reward
     from recorder.store import Store
+    from trainer.rollouts import Rollout
+    from trainer.samples import Choice
     from trainer.sources import Source
+    from treebuilder.forest import Forest
     from treebuilder.tree import Trajectory
 
 T = TypeVar("T")
@@ -83,6 +87,17 @@ Rows = Annotated[Path | None, typer.Option(metavar="DIR", help="Use this logittr
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it exists.")]
 MaxHead = Annotated[int | None, typer.Option(min=0, help="Shorten each call's system text and tools; it is said.")]
 MaxTokens = Annotated[int | None, typer.Option(min=1, help="Leave longer calls out; they are counted.")]
+Trains = Annotated[
+    str, typer.Option("--train", metavar="WHAT,...", help="Out of main, subagent, summary, side, aborted, opaque.")
+]
+HarnessFilter = Annotated[str, typer.Option("--harness", metavar="NAME", help="Train on calls of this one only.")]
+KindFilter = Annotated[str, typer.Option("--kind", metavar="KIND,...", help="Train on calls of these kinds only.")]
+MinReward = Annotated[float | None, typer.Option(help="Train on sessions that earned at least this.")]
+RewardName = Annotated[str, typer.Option("--reward", metavar="NAME", help="Which of the sessions' rewards counts.")]
+AdvantageName = Annotated[
+    Literal["grpo", "dr-grpo", "rloo", "raw", "none"],
+    typer.Option(help="From rewards, against the group of a session; none = 1 for all."),
+]
 Tokenizer = Annotated[str, typer.Option(help="Name or folder of a tokenizer with a chat template; smollm2 too.")]
 
 
@@ -409,6 +424,57 @@ def diff(
     _print(render_diff(one, two))
 
 
+@app.command(context_settings={"ignore_unknown_options": True})  # a value may begin with a minus
+def reward(
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="Session, or the start of its id.")] = None,
+    value: Annotated[float | None, typer.Argument(metavar="[VALUE]", help="What it earned.")] = None,
+    db: Db = "",
+    name: Annotated[str, typer.Option(help="What the reward is called.")] = "reward",
+    group: Annotated[
+        str | None, typer.Option(help="Sessions to compare it with; without it, those with the same first prompt.")
+    ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="JSON lines of session, value and, if you like, name and group."),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take back SESSION's reward of that name.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Show the rewards there are; so does no argument.")] = False,
+    json: Json = False,
+) -> None:
+    """Say what a session earned; without a value, show it. `export` and `train` make advantages of it."""
+    if value is not None and (from_ or list_ or remove):
+        raise Usage("expected SESSION VALUE, --from FILE, --remove or --list; got two of them")
+    if from_ and (session or list_ or remove or group is not None):
+        raise Usage("expected --from FILE alone: sessions, names and groups stand in it")
+    if remove and (session is None or list_):
+        raise Usage("expected SESSION with --remove, and no --list")
+    from recorder.rewards import Reward, read
+
+    with _store(db) as store:
+        named = _rewarded(store)
+        if from_ or value is not None:
+            given = [named(Reward(session or "", value, name, group))] if value is not None else []
+            given += read(from_, known=named) if from_ else ()
+            store.reward(given)
+            shown = given if json else []
+            if not json:
+                _line(f"{len(given)} rewards stored")
+        elif remove:
+            _line(f"{store.unreward([named(Reward(session or '', 0)).session], name=name)} rewards removed")
+            return
+        else:
+            wanted = named(Reward(session, 0)).session if session else None
+            shown = [one for one in store.rewards() if wanted in (None, one.session)]
+    if json:
+        for one in shown:
+            _json(one)
+    elif shown:
+        _table(
+            ("session", "name", "value", "group"),
+            [(s.session, s.name, f"{s.value:g}", s.group or "by first prompt") for s in shown],
+        )
+
+
 # ---- train
 
 
@@ -419,6 +485,16 @@ def export(
     session: Sessions = None,
     db: Db = "",
     format: Annotated[Format, typer.Option(help="Dataset format.")] = "logittree",
+    trains: Trains = "main,subagent,summary",
+    harness: HarnessFilter = "",
+    kind: KindFilter = "",
+    min_reward: MinReward = None,
+    reward: RewardName = "reward",
+    advantages: AdvantageName = "grpo",
+    split: Annotated[
+        str, typer.Option(metavar="NAME=SHARE,...", help="Parts, in folders: train=0.9,eval=0.1. No trunk is in two.")
+    ] = "",
+    split_seed: Annotated[int, typer.Option(help="Another number, other parts.")] = 0,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
@@ -426,20 +502,30 @@ def export(
     from trainer.export import export as write
     from trainer.models import load_tokenizer
     from trainer.render import Renderer
+    from trainer.split import Split
+    from treebuilder.forest import Forest
 
-    trajectory = _of_sessions(db, session)
+    choice = _choice(trains, harness=harness, kind=kind, min_reward=min_reward)
+    parts = Split.parse(split, seed=split_seed) if split else None
     renderer = Renderer(load_tokenizer(tokenizer))
-    with _ticking(len(trajectory.turns), "rendering") as tick:
-        manifest = write(
-            [trajectory],
-            renderer,
-            out=out,
-            format=format,
-            tokenizer=tokenizer,
-            source=_db(db),
-            overwrite=overwrite,
-            progress=tick,
-        )
+    with _store(db) as store:
+        rollouts = _rollouts(store, reward, advantages, min_reward=min_reward)
+        forest = Forest.of(store, session or (), together=_groups(rollouts) if parts else ())
+        with _ticking(_total(store, forest), "rendering") as tick:
+            manifest = write(
+                forest.trees(),
+                renderer,
+                out=out,
+                sessions=forest.wanted,
+                format=format,
+                tokenizer=tokenizer,
+                source=_db(db),
+                choice=choice,
+                rollouts=rollouts,
+                split=parts,
+                overwrite=overwrite,
+                progress=tick,
+            )
     if json:
         _line(manifest.json().decode())
         return
@@ -451,6 +537,14 @@ def export(
     share = counts.call_tokens / max(1, counts.branch_tokens)
     _line(f"{counts.branch_tokens:,} tokens in rows ({share:.1f} times fewer than a row per call)")
     _line(f"{counts.trie_tokens:,} distinct tokens in context: what a shared pass computes")
+    if counts.rewarded:
+        idle = f"; {counts.idle_tokens:,} trained tokens have advantage 0" if counts.idle_tokens else ""
+        _line(f"{counts.rewarded:,} sessions have a reward, in {len(counts.groups):,} groups{idle}")
+    if parts:
+        _line("split: " + ", ".join(f"{name} {counts.parts[name]:,} sessions" for name in parts.names))
+    if counts.mismatches:
+        causes = ", ".join(f"{calls:,} {cause}" for cause, calls in sorted(counts.mismatches.items()))
+        _line(f"served ids that are not the template's: {causes} calls; see {out / 'mismatches.jsonl'}")
 
 
 @app.command()
@@ -460,6 +554,12 @@ def train(
     session: Sessions = None,
     db: Db = "",
     rows: Rows = None,
+    trains: Trains = "main,subagent,summary",
+    harness: HarnessFilter = "",
+    kind: KindFilter = "",
+    min_reward: MinReward = None,
+    reward: RewardName = "reward",
+    advantages: AdvantageName = "grpo",
     scheme: Annotated[Scheme, typer.Option(help="How calls become training sequences.")] = "logittree",
     engine: Engine = "auto",
     chunk_tokens: Annotated[
@@ -552,7 +652,17 @@ def train(
         seed=seed,
         save_steps=save_steps,
     )
-    source = _source(db, session, rows, model, max_head_tokens=max_head_tokens, max_tokens=max_tokens)
+    source = _source(
+        db,
+        session,
+        rows,
+        model,
+        choice=_choice(trains, harness=harness, kind=kind, min_reward=min_reward),
+        reward=reward,
+        advantages=advantages,
+        max_head_tokens=max_head_tokens,
+        max_tokens=max_tokens,
+    )
     held_out = None
     if eval_rows is not None:
         held_out = from_export(eval_rows, max_tokens=max_tokens)
@@ -587,6 +697,12 @@ def drift(
     session: Sessions = None,
     db: Db = "",
     rows: Rows = None,
+    trains: Trains = "main,subagent,summary",
+    harness: HarnessFilter = "",
+    kind: KindFilter = "",
+    min_reward: MinReward = None,
+    reward: RewardName = "reward",
+    advantages: AdvantageName = "grpo",
     schemes: Annotated[
         str, typer.Option(metavar="NAME,...", help="Schemes to compare.")
     ] = "logittree,naive-compressed,naive-full",
@@ -609,7 +725,17 @@ def drift(
     chosen = tuple(dict.fromkeys(schemes.split(",")))
     if unknown := [name for name in chosen if name not in get_args(Scheme)]:
         raise Usage(f"expected --schemes out of {', '.join(get_args(Scheme))}; got {unknown[0]!r}")
-    source = _source(db, session, rows, model, max_head_tokens=max_head_tokens, max_tokens=max_tokens)
+    source = _source(
+        db,
+        session,
+        rows,
+        model,
+        choice=_choice(trains, harness=harness, kind=kind, min_reward=min_reward),
+        reward=reward,
+        advantages=advantages,
+        max_head_tokens=max_head_tokens,
+        max_tokens=max_tokens,
+    )
     with _doing() as step:
         found = measure(
             source,
@@ -703,17 +829,75 @@ def _of_sessions(
     structural: bool = False,
     each: "Callable[[Call], None]" = lambda call: None,
 ) -> "Trajectory":
-    """The tree of the wanted sessions. All are read: a session may have been forked from another. `each` sees them."""
-    from treebuilder.build import build
-
-    def seen(calls: "Iterator[Call]") -> "Iterator[Call]":
-        for call in calls:
-            each(call)
-            yield call
+    """The tree of the wanted sessions; `each` sees the calls it is built of."""
+    from treebuilder.forest import Forest
 
     with _store(db) as store:
-        trajectory = build(seen(store.calls()), structural=structural)
-        return trajectory.only(_full_ids(wanted, trajectory.sessions, store.where)) if wanted else trajectory
+        forest = Forest.of(store, wanted) if wanted else Forest(store, (), None)
+        return forest.tree(structural=structural, each=each)
+
+
+def _choice(trains: str, *, harness: str, kind: str, min_reward: float | None) -> "Choice":
+    from trainer.samples import TRAINS, Choice
+    from treebuilder.tree import Kind
+
+    words = [word.strip() for word in trains.split(",")]
+    if unknown := [word for word in words if word not in TRAINS]:
+        raise Usage(f"expected --train out of {', '.join(TRAINS)}; got {unknown[0]!r}")
+    kinds = [word.strip() for word in kind.split(",") if word.strip()]
+    if strange := [word for word in kinds if word not in list(Kind)]:
+        raise Usage(f"expected --kind out of {', '.join(Kind)}; got {strange[0]!r}")
+    return Choice.of(words, kinds=map(Kind, kinds) if kinds else None, harness=harness, min_reward=min_reward)
+
+
+def _rollouts(store: "Store", name: str, advantages: str, *, min_reward: float | None) -> "dict[str, Rollout] | None":
+    """What each session earned by that name; None = nobody did, or it is not to count."""
+    from trainer.rollouts import from_store
+
+    if advantages == "none" and min_reward is None:
+        return None
+    found = from_store(store, name=name, how="raw" if advantages == "none" else advantages)  # type: ignore[arg-type]
+    if not found and min_reward is not None:
+        raise Usage(f"expected --min-reward with rewards of the name {name!r}, got none at {store.where}")
+    if advantages == "none":
+        from dataclasses import replace
+
+        found = {session: replace(one, advantage=1.0) for session, one in found.items()}
+    return found or None
+
+
+def _groups(rollouts: "dict[str, Rollout] | None") -> "list[list[str]]":
+    """Sessions that are compared with each other."""
+    groups: dict[str, list[str]] = {}
+    for session, one in (rollouts or {}).items():
+        groups.setdefault(one.group, []).append(session)
+    return list(groups.values())
+
+
+def _rewarded(store: "Store") -> "Callable[[Reward], Reward]":
+    """Finds a reward's session. One that only trees tell apart gets its group at once: its calls say nothing of it."""
+    from dataclasses import replace
+
+    from trainer.rollouts import prompt_group, turn_prompt
+    from treebuilder.forest import Names
+
+    names = Names(store, store.families())
+
+    def named(one: "Reward") -> "Reward":
+        found = names.find(one.session)
+        if len(found.sessions) > 1:
+            said = f"got a run of {len(found.sessions)} sessions, which `tree` names"
+            raise MemorywalkerError(f"expected the id of one session, {said}, at {store.where}")
+        group = one.group or (prompt_group(turn_prompt(found.first)) if found.first else None)
+        return replace(one, session=found.sessions[0], group=group)
+
+    return named
+
+
+def _total(store: "Store", forest: "Forest") -> int:
+    """Calls that a forest's trees are built of."""
+    calls = {one.session: one.calls for one in store.sessions()}
+    return sum(calls.get(key, 0) for family in forest.families for key in family)
 
 
 def _source(
@@ -722,23 +906,37 @@ def _source(
     rows: Path | None,
     model: str,
     *,
+    choice: "Choice",
+    reward: str,
+    advantages: str,
     max_head_tokens: int | None,
     max_tokens: int | None,
 ) -> "Source":
     from trainer.models import load_tokenizer
     from trainer.render import Renderer
+    from trainer.samples import Choice
     from trainer.sources import from_export, from_trajectories
+    from treebuilder.forest import Forest
 
     if rows is not None:
-        if wanted or db or max_head_tokens is not None:
-            raise Usage("expected --rows alone: sessions, --db and --max-head-tokens belong to the export")
+        if wanted or db or max_head_tokens is not None or choice != Choice():
+            raise Usage("expected --rows alone: sessions, --db, --max-head-tokens and what trains belong to the export")
         return from_export(rows, max_tokens=max_tokens)
-    trajectory = _of_sessions(db, wanted)
     renderer = Renderer(load_tokenizer(model))
-    with _ticking(len(trajectory.turns), "rendering") as tick:
-        return from_trajectories(
-            [trajectory], renderer, max_head_tokens=max_head_tokens, max_tokens=max_tokens, progress=tick
-        )
+    with _store(db) as store:
+        rollouts = _rollouts(store, reward, advantages, min_reward=choice.min_reward)
+        forest = Forest.of(store, wanted or ())
+        with _ticking(_total(store, forest), "rendering") as tick:
+            return from_trajectories(
+                forest.trees(),
+                renderer,
+                sessions=forest.wanted,
+                choice=choice,
+                rollouts=rollouts,
+                max_head_tokens=max_head_tokens,
+                max_tokens=max_tokens,
+                progress=tick,
+            )
 
 
 def _summary(finished: "Finished") -> None:

@@ -6,7 +6,7 @@
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import orjson
 from sqlalchemy import Connection, delete, insert, select
 
 from recorder import rows, schema
-from recorder.errors import RewardError
+from recorder.errors import MemorywalkerError, RewardError
 
 NAME = "reward"
 """The name of a reward that is given none."""
@@ -35,8 +35,9 @@ class Reward:
             raise RewardError(f"reward of {self.session}: expected a finite number, got {self.value}")
 
 
-def read(file: Path) -> Iterator[Reward]:
-    """The rewards of a JSONL file, empty lines left out. RewardError names file and line."""
+def read(file: Path, *, known: Callable[[Reward], Reward] = lambda one: one) -> Iterator[Reward]:
+    """The rewards of a JSONL file, empty lines left out. RewardError names file and line, also for what `known` says,
+    which may give a session's whole name."""
     try:
         lines = file.read_bytes().split(b"\n")
     except OSError as e:
@@ -44,9 +45,10 @@ def read(file: Path) -> Iterator[Reward]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                yield _reward(line)
-            except ValueError as e:
+                one = known(_reward(line))
+            except (ValueError, MemorywalkerError) as e:
                 raise RewardError(f"{file}:{number}: {e}") from e
+            yield one
 
 
 def _reward(line: bytes) -> Reward:

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from recorder.errors import ExportError
 from trainer.samples import Selection
+from trainer.split import Split
 from trainer.trie import TokenTrie
 
 VERSION = 1
@@ -40,10 +41,19 @@ class Counts:
     """Tokens owned by the rows as written: what conservation is checked against."""
     fallbacks: Counter[str] = field(default_factory=Counter)
     grades: Counter[str] = field(default_factory=Counter)
+    mismatches: Counter[str] = field(default_factory=Counter)
+    """Calls whose served ids are not the template's, by cause; which ones is in `mismatches.jsonl`."""
+    parts: Counter[str] = field(default_factory=Counter)
+    """Sessions that train, by part of a split."""
+    rewarded: int = 0
+    """Sessions that train with a reward."""
+    groups: set[str | int] = field(default_factory=set)
+    idle_tokens: int = 0
+    """Trained tokens whose advantage is 0."""
 
     def add(self, selection: Selection, trie: TokenTrie) -> None:
         self.trajectories += 1
-        self.calls += len(selection.samples) + len(selection.excused) + selection.silent
+        self.calls += selection.calls
         self.branch_tokens += trie.branch_tokens
         self.trie_tokens += trie.unique_tokens
         self.call_tokens += trie.call_tokens
@@ -52,12 +62,23 @@ class Counts:
         self.silent_calls += selection.silent
         self.fallbacks.update(selection.fallbacks)
         self.grades.update(selection.grades)
+        self.mismatches.update(one.differs.cause.value for one in selection.mismatches)
+        if selection.samples and selection.split:
+            self.parts[selection.split] += 1
+        if selection.samples and selection.samples[0].reward is not None:
+            self.rewarded += 1
+            self.groups |= {s.group for s in selection.samples if s.group is not None}
+        self.idle_tokens += sum(len(s.completion_ids) for s in selection.samples if s.advantage == 0)
         for one in selection.excused:
             self.excused_calls[one.reason.value] += 1
             self.excused_tokens[one.reason.value] += one.tokens
 
     def check(self) -> None:
-        """sampled = trained + excused, as written. ExportError if not."""
+        """sampled = trained + excused, as written; every call is one of trained, excused and silent. ExportError if
+        not."""
+        told = self.trained_calls + sum(self.excused_calls.values()) + self.silent_calls
+        if self.calls != told:
+            raise ExportError(f"export: expected {self.calls} calls trained, excused or silent, got {told}")
         if self.owned_tokens != self.trained_tokens:
             raise ExportError(
                 f"export: expected {self.trained_tokens} trained tokens in the rows, got {self.owned_tokens}"
@@ -78,6 +99,7 @@ class Manifest:
     counts: Counts
     files: dict[str, tuple[str, int]]
     """Name -> (`sha256:` of its bytes, its size in bytes)."""
+    split: Split | None = None
 
     def lines(self) -> list[str]:
         """The same for a reader: what was written, what was left out and why."""
@@ -88,6 +110,7 @@ class Manifest:
             f"{c.trained_tokens + left_out:,} tokens sampled = {c.owned_tokens:,} trained + {left_out:,} excused",
         ]
         told += [f"  {n:,} excused: {r}, {c.excused_calls[r]:,} calls" for r, n in sorted(c.excused_tokens.items())]
+        told += [f"  {n:,} calls served other ids than the template's: {m}" for m, n in sorted(c.mismatches.items())]
         told += [f"  {n:,} calls said otherwise for this template: {f}" for f, n in sorted(c.fallbacks.items())]
         return told
 
@@ -116,6 +139,13 @@ class Manifest:
             },
             "fallbacks": dict(sorted(c.fallbacks.items())),
             "grades": dict(sorted(c.grades.items())),
+            "mismatches": dict(sorted(c.mismatches.items())),
+            "rewards": {"sessions": c.rewarded, "groups": len(c.groups), "tokens_of_advantage_0": c.idle_tokens},
+            "split": self.split
+            and {
+                "seed": self.split.seed,
+                "parts": {name: {"share": share, "sessions": c.parts[name]} for name, share in self.split.shares},
+            },
             "files": {name: {"hash": h, "size_bytes": n} for name, (h, n) in sorted(self.files.items())},
         }
         return orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
