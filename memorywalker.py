@@ -407,7 +407,8 @@ def page(
     found: dict[str, str] = {}
     trajectory = _of_sessions(db, session, structural=structural, each=lambda call: found.update(images(call)))
     write(trajectory, out, images=found)
-    _line(f"{len(trajectory.turns)} calls of {len(trajectory.sessions)} sessions in {out}")
+    sessions = len(trajectory.sessions)
+    _line(f"{len(trajectory.turns)} calls of {sessions} session{'s' * (sessions != 1)} in {out}")
 
 
 @app.command()
@@ -458,9 +459,10 @@ def reward(
             store.reward(given)
             shown = given if json else []
             if not json:
-                _line(f"{len(given)} rewards stored")
+                _line(f"{len(given)} reward{'s' * (len(given) != 1)} stored")
         elif remove:
-            _line(f"{store.unreward([named(Reward(session or '', 0)).session], name=name)} rewards removed")
+            done = store.unreward([named(Reward(session or "", 0)).session], name=name)
+            _line(f"{done} reward{'s' * (done != 1)} removed")
             return
         else:
             wanted = named(Reward(session, 0)).session if session else None

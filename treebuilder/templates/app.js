@@ -40,10 +40,10 @@ const status = h('span', { class: 'live', role: 'status' });
 const sessions = h('nav', { class: 'sessions', 'aria-label': 'Sessions' });
 const sessionsButton = icon('menu', 'Sessions', '☰', () => setPane(state.pane === 'sessions' ? 'calls' : 'sessions'));
 const tip = h('span', { class: 'tip' }, 'pale: its reply is no longer in the chosen context');
+const toolbar = h('div', { class: 'toolbar' }, h('label', { for: 'fold' }, foldBox, 'Fold appends'), h('span', { class: 'push' }), tip);
 const heading = h('div', { class: 'heading' });
 const calls = h('section', { class: 'tree', 'aria-label': 'Calls' },
-  heading, chart.element,
-  h('div', { class: 'toolbar' }, h('label', { for: 'fold' }, foldBox, 'Fold appends'), h('span', { class: 'push' }), tip),
+  heading, chart.element, toolbar,
   list.element, results);
 const help = h('dialog', { class: 'help', 'aria-labelledby': 'help-title' },
   h('h2', { id: 'help-title' }, 'Keys'),
@@ -172,7 +172,7 @@ function runSearch() {
   if (text === state.query) return;
   state.query = text;
   results.hidden = !text;
-  list.element.hidden = Boolean(text);
+  list.element.hidden = toolbar.hidden = Boolean(text);
   if (text && state.pane !== 'calls') setPane('calls');
   results.replaceChildren(...(text ? hitList(text, find(text), { several: data.sessions.length > 1 }) : []));
   results.scrollTop = 0;
@@ -266,7 +266,7 @@ const narrow = matchMedia('(max-width: 800px)');
 const setNarrow = () => {
   root.dataset.narrow = narrow.matches ? 'yes' : 'no';
   listShown = '';
-  if (data.turns.length) render();
+  if (state.session) render();
 };
 narrow.addEventListener('change', setNarrow);
 let resized = 0;

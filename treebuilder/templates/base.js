@@ -40,6 +40,12 @@ function day(at) {
   return d.toLocaleDateString('en-GB', { day: 'numeric', month: 'short', year: 'numeric' }) + ', ' + clock(at);
 }
 
+/** `30 Nov, 21:26`. */
+function soon(at) {
+  const d = new Date(at * 1000);
+  return `${d.toLocaleDateString('en-GB', { day: 'numeric', month: 'short' })}, ${clock(at).slice(0, 5)}`;
+}
+
 function lasting(seconds) {
   if (seconds === null || seconds === undefined) return '';
   if (seconds < 10) return seconds.toFixed(seconds < 1 ? 2 : 1) + ' s';

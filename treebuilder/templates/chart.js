@@ -13,15 +13,25 @@ function makeChart({ select }) {
     if (turn) select(turn);
   });
 
+  const cursor = s('path', { class: 'cursor' });
+
   function show(turns, chosen) {
+    const now = Math.max(1, svg.clientWidth || 600);
+    if (turns !== shown || now !== width) draw(turns, now);
+    const at = chosen ? turns.indexOf(chosen) : -1;
+    const x = ((at + 0.5) * width) / turns.length;
+    cursor.setAttribute('d', at >= 0 ? `M${x.toFixed(1)} 0V${CHART}` : '');
+  }
+
+  function draw(turns, now) {
     shown = turns;
-    width = Math.max(1, svg.clientWidth || 600);
-    const most = turns.reduce((max, turn) => (turn.aside ? max : Math.max(max, turn.chars)), 1);
+    width = now;
+    const most = turns.reduce((max, turn) => (turn.aside || turn.lane === 'summary' ? max : Math.max(max, turn.chars)), 1);
     const step = width / Math.max(1, turns.length);
     const y = (chars) => CHART - 3 - (chars / most) * (CHART - 20);
     const areas = new Map();
     turns.forEach((turn, i) => {
-      if (turn.aside) return;
+      if (turn.aside || turn.lane === 'summary') return;
       if (!areas.has(turn.thread)) areas.set(turn.thread, []);
       areas.get(turn.thread).push([i, turn]);
     });
@@ -44,11 +54,10 @@ function makeChart({ select }) {
     const ticks = turns.flatMap((turn, i) =>
       isEdit(turn) ? [s('path', { class: `tick k-${family(turn)}`, d: `M${((i + 0.5) * step).toFixed(1)} ${CHART - 7}v5` })] : [],
     );
-    const at = turns.indexOf(chosen);
-    const cursor = at >= 0 && s('path', { class: 'cursor', d: `M${((at + 0.5) * step).toFixed(1)} 0V${CHART}` });
     svg.setAttribute('viewBox', `0 0 ${width} ${CHART}`);
     const label = s('text', { class: 'most', x: 0, y: 10 }, turns.length ? `${amount(most)} characters` : '');
-    svg.replaceChildren(...[...parts, ...ticks, cursor, label].filter(Boolean));
+    svg.style.setProperty('--tick', Math.max(0.75, Math.min(2, step)) + 'px');
+    svg.replaceChildren(...parts, ...ticks, cursor, label);
   }
 
   return { element: svg, show };

@@ -122,7 +122,7 @@ function contextView(scroller, turn, place, term) {
   const list = h('div', { class: 'messages' });
   scroller.replaceChildren(
     h('p', { class: 'note' }, messages.length
-      ? `${count(messages.length, 'message')} stood before the model when it answered, behind the system text and tools.`
+      ? `${count(messages.length, 'message')}, behind the system text and tools; what was sampled comes last.`
       : 'No message is known.'),
     list,
   );
@@ -256,9 +256,10 @@ function spanElement(name, [message, index, start, stop], messages, note) {
   const whole_ = from === 0 && to === text.length;
   const lead = Math.max(0, from - AROUND);
   const tail = Math.min(text.length, to + AROUND);
-  const shown = (lead ? '…' : '') + text.slice(lead, tail) + (tail < text.length ? '…' : '');
-  const shift = lead ? lead - 1 : 0;
-  const marks = whole_ || note ? [] : [[from - shift, to - shift, name]];
+  const blank = lead === 0 && text[0] === '\n' ? 1 : 0; // a result has no text of its own before its parts
+  const shown = (lead ? '…' : '') + text.slice(lead + blank, tail) + (tail < text.length ? '…' : '');
+  const shift = lead ? lead - 1 : blank;
+  const marks = whole_ || note ? [] : [[Math.max(0, from - shift), to - shift, name]];
   return h(
     'article',
     { class: `span${whole_ && !note ? ' whole' : ''}${note ? ' moved' : ''}` },

@@ -1,13 +1,12 @@
 // Lanes over time, drawn as git draws branches: down while the context grows, across where it was edited.
 
 const LANE = 14;
-const LANES = 7; // more than this share the last one
 
 /**
  * rows: arrays of turns, one array a row. Gives each row its column and the strokes that cross it:
- * {rows: [{column, strokes: [[shape, column, other, thread, dashed]]}], columns, threads}.
+ * {cells: [{column, strokes: [[shape, column, other, thread, dashed]]}], columns}. More lanes than `most` share the last.
  */
-function layout(rows) {
+function layout(rows, most) {
   const rowOf = new Map();
   rows.forEach((turns, row) => turns.forEach((turn) => rowOf.set(turn.index, row)));
   const threads = new Map();
@@ -41,7 +40,7 @@ function layout(rows) {
       tips.set(turn.index, chain);
     }
   });
-  return strokes(rows, chains, threads.size);
+  return strokes(rows, chains, most);
 }
 
 /** The newest call that a rewound context still holds whole. */
@@ -51,14 +50,14 @@ function forkPoint(turn, parent) {
   return at || parent;
 }
 
-function strokes(rows, chains, threadCount) {
+function strokes(rows, chains, most) {
   const free = [];
   const cells = rows.map((turns) => ({ column: 0, strokes: [], thread: 0, aside: turns[0].aside }));
   const order = [...chains].sort((a, b) => start(a) - start(b) || a.leg - b.leg || a.first - b.first);
   for (const chain of order) {
     let column = free.findIndex((until) => until < start(chain));
     if (column < 0) column = free.length;
-    if (column >= LANES) column = LANES - 1;
+    if (column >= most) column = most - 1;
     free[column] = chain.last;
     chain.column = column;
   }
@@ -83,9 +82,9 @@ function strokes(rows, chains, threadCount) {
     const goesOn = chains.some((other) => other !== chain && other.thread === thread && other.first > chain.last);
     if (goesOn && !chain.leg) cells[chain.last].strokes.push(['end', column, 0, thread, false]);
   }
-  const used = Math.min(LANES, Math.max(1, free.length));
+  const used = Math.min(most, Math.max(1, free.length));
   for (const cell of cells) if (cell.aside) cell.column = used;
-  return { cells, columns: used + (cells.some((cell) => cell.aside) ? 1 : 0), threads: threadCount };
+  return { cells, columns: used + (cells.some((cell) => cell.aside) ? 1 : 0) };
 }
 
 const start = (chain) => (chain.from >= 0 ? chain.from : chain.first);

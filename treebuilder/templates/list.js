@@ -21,15 +21,20 @@ function makeList({ select, open }) {
   let selected = -1;
   let kept = null;
   let most = 1;
-  let height = 34;
+  let height = 32;
   let unseen = 0;
   let drawn = '';
+  let usual = '';
 
   function show(turns, { folded, opened }) {
     rows = folded ? fold(turns, opened) : turns.map((turn) => [turn]);
     rowOf = new Map();
     rows.forEach((some, row) => some.forEach((turn) => rowOf.set(turn.index, row)));
-    plan = layout(rows);
+    plan = layout(rows, element.clientWidth < 520 ? 3 : element.clientWidth < 640 ? 5 : 7);
+    const longest = rows.reduce((max, some) => Math.max(max, numbers(some).length), 3);
+    element.style.setProperty('--numbers', longest * 7.6 + 20 + 'px');
+    const plainest = turns.find((turn) => !turn.aside) || turns[0];
+    usual = plainest ? model(plainest) : '';
     most = turns.reduce((max, turn) => Math.max(max, turn.aside ? 0 : turn.chars + evicted(turn)), 1);
     names.replaceChildren(
       s('svg', { class: 'lanes', width: plan.columns * LANE + 8, height: 1 }),
@@ -41,8 +46,10 @@ function makeList({ select, open }) {
     draw();
   }
 
+  const measure = () => (height = parseFloat(getComputedStyle(scroller).getPropertyValue('--row')) || 32);
+
   function draw() {
-    height = parseFloat(getComputedStyle(element).getPropertyValue('--row')) || 34;
+    measure();
     spacer.style.height = rows.length * height + 'px';
     const first = Math.max(0, Math.floor(scroller.scrollTop / height) - OVERSCAN);
     const last = Math.min(rows.length, Math.ceil((scroller.scrollTop + scroller.clientHeight) / height) + OVERSCAN);
@@ -68,7 +75,7 @@ function makeList({ select, open }) {
     const gone = turns.reduce((sum, one) => sum + evicted(one), 0);
     const came = turns.reduce((sum, one) => sum + inserted(one), 0);
     const lane = turn.lane !== 'main' && (!before || before[0].thread !== turn.thread) ? turn.lane : '';
-    const lost = kept && turn.index < selected && turn.thread === data.turns[selected].thread && !turns.some((one) => kept.has(one.index));
+    const lost = kept && turn.reply && turn.index < selected && turn.thread === data.turns[selected].thread && !turns.some((one) => kept.has(one.index));
     const chosen = rowOf.get(selected) === row;
     const label = [
       `call ${turns[0].number}${folded ? ' to ' + turn.number : ''}`,
@@ -93,12 +100,13 @@ function makeList({ select, open }) {
         onclick: () => open(folded ? turns : [turn], folded),
       },
       lanes(cell, turn, plan.columns, height, folded),
-      h('span', { class: CELLS[0] }, folded ? `${turns[0].number}–${turn.number}` : turn.number),
+      h('span', { class: CELLS[0] }, numbers(turns)),
       h(
         'span',
         { class: CELLS[1] },
         h('span', { class: 'kindname' }, folded ? `${turns.length} appends` : words(turn.kind)),
         lane && h('span', { class: 'chip' }, laneName(lane)),
+        model(turn) !== usual && h('span', { class: 'chip othermodel' }, model(turn)),
         turn.opaque && h('span', { class: 'chip warn' }, 'opaque'),
         failed(turn) && h('span', { class: 'chip warn' }, failed(turn)),
       ),
@@ -112,7 +120,9 @@ function makeList({ select, open }) {
 
   function reveal(index) {
     const row = rowOf.get(index);
-    if (row === undefined) return;
+    if (row === undefined || !scroller.clientHeight) return;
+    measure();
+    spacer.style.height = rows.length * height + 'px';
     const top = row * height;
     const spare = scroller.clientHeight > height * 6 ? height * 2 : 0;
     if (top < scroller.scrollTop + spare) scroller.scrollTop = top - spare;
@@ -183,6 +193,15 @@ function fold(turns, opened) {
   return rows;
 }
 
+/** `1087–94`. */
+function numbers(turns) {
+  const [a, b] = [turns[0].number, turns[turns.length - 1].number];
+  if (a === b) return a;
+  let same = 0;
+  while (a.length === b.length && same < b.length - 2 && a[same] === b[same]) same += 1;
+  return `${a}–${b.slice(same)}`;
+}
+
 /** `agent a5556614`: enough of an id to tell agents apart. */
 function laneName(lane) {
   const [what, id] = lane.split(/:(.*)/);
@@ -197,7 +216,7 @@ function failed(turn) {
 
 /** The context's size: what stayed, what came, and, behind it, what left. */
 function bar(turn, gone, came, most) {
-  const width = 84;
+  const width = 68;
   if (turn.aside) return s('svg', { class: 'bar', width, height: 10, 'aria-hidden': 'true' });
   const scale = width / most;
   const total = turn.chars * scale;

@@ -12,8 +12,8 @@ function sessionCard(session, chosen) {
       'aria-current': chosen ? 'true' : null,
     },
     h('span', { class: 'name' }, session.id),
-    h('span', { class: 'quiet' }, [session.harness || 'harness not said', count(turns.length, 'call'), edits && count(edits, 'edit')].filter(Boolean).join(' · ')),
-    first && h('span', { class: 'quiet' }, day(first.at)),
+    h('span', { class: 'quiet' }, [count(turns.length, 'call'), edits && count(edits, 'edit')].filter(Boolean).join(' · ')),
+    h('span', { class: 'quiet' }, [session.harness, first && soon(first.at)].filter(Boolean).join(' · ')),
   );
 }
 
