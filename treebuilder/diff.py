@@ -1,7 +1,7 @@
 """Two prefixes, one edit: what was kept, what left, what came, down to the characters inside a changed block.
 
-An edit is a list of hunks ("these messages became those") from which the new prefix is rebuilt exactly, and lists of
-spans that say the same block by block, for people and statistics. Equal messages are found by digest: the shared front
+An edit is a list of hunks ("these messages became those") from which the new prefix is rebuilt exactly. Lists of spans
+say the same block by block, for people and statistics; they are made when asked for. Equal messages are found by digest: the shared front
 first, the shared back next, unique messages as anchors between; so the cost follows what changed, not what stayed.
 
     old   u1  a1  t1  a2  t2            hunks   [2,3) -> (c1)   and   [5,5) -> (a3, t3)
@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from recorder.message import Block, Message
 
@@ -33,30 +34,47 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Hunk:
-    """`old[old_start:old_stop]` became `inserted`, which stands at `new_start` of the new prefix."""
+    """`removed`, which stood at `old_start` of the old prefix, became `inserted`, at `new_start` of the new one."""
 
     old_start: int
-    old_stop: int
+    removed: tuple[Message, ...]
     new_start: int
     inserted: tuple[Message, ...]
+
+    @property
+    def old_stop(self) -> int:
+        return self.old_start + len(self.removed)
 
     @property
     def new_stop(self) -> int:
         return self.new_start + len(self.inserted)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Edit:
     kept: int
     """Leading messages that both prefixes share."""
     hunks: tuple[Hunk, ...]
     """In order, never overlapping; messages between two hunks are equal in both prefixes."""
-    evicted: tuple[Span, ...]
-    """In the old prefix: what the new one no longer holds."""
-    inserted: tuple[Span, ...]
-    """In the new prefix: what the old one did not hold."""
-    moved: tuple[tuple[Span, Span], ...]
-    """Whole blocks that left one place and stand in another: (old, new). In neither list above."""
+
+    @property
+    def evicted(self) -> tuple[Span, ...]:
+        """In the old prefix: what the new one no longer holds."""
+        return self._spans[0]
+
+    @property
+    def inserted(self) -> tuple[Span, ...]:
+        """In the new prefix: what the old one did not hold."""
+        return self._spans[1]
+
+    @property
+    def moved(self) -> tuple[tuple[Span, Span], ...]:
+        """Whole blocks that left one place and stand in another: (old, new). In neither list above."""
+        return self._spans[2]
+
+    @cached_property
+    def _spans(self) -> "_Told":
+        return _spans(self.hunks)
 
     @property
     def evicted_chars(self) -> int:
@@ -76,10 +94,10 @@ def diff(old: Sequence[Message], new: Sequence[Message], *, kept: int | None = N
         back += 1
     old_stop, new_stop = len(old) - back, len(new) - back
     hunks = tuple(
-        Hunk(a0, a1, b0, tuple(new[b0:b1])) for a0, a1, b0, b1 in _gaps(old, new, front, old_stop, front, new_stop)
+        Hunk(a0, tuple(old[a0:a1]), b0, tuple(new[b0:b1]))
+        for a0, a1, b0, b1 in _gaps(old, new, front, old_stop, front, new_stop)
     )
-    evicted, inserted, moved = _spans(old, hunks)
-    return Edit(front, hunks, evicted, inserted, moved)
+    return Edit(front, hunks)
 
 
 def apply(edit: Edit, old: Sequence[Message]) -> tuple[Message, ...]:
@@ -150,7 +168,11 @@ def _increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found[::-1]
 
 
-@dataclass(frozen=True, slots=True)
+_Told = tuple[tuple[Span, ...], tuple[Span, ...], tuple[tuple[Span, Span], ...]]
+"""Evicted, inserted, moved."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Piece:
     message: int
     index: int
@@ -169,15 +191,13 @@ def _pieces(messages: Sequence[Message], first: int) -> list[_Piece]:
     ]
 
 
-def _spans(
-    old: Sequence[Message], hunks: Sequence[Hunk]
-) -> tuple[tuple[Span, ...], tuple[Span, ...], tuple[tuple[Span, Span], ...]]:
+def _spans(hunks: Sequence[Hunk]) -> _Told:
     left: list[_Piece] = []
     came: list[_Piece] = []
     evicted: list[Span] = []
     inserted: list[Span] = []
     for hunk in hunks:
-        gone, new = _unmatched(_pieces(old[hunk.old_start : hunk.old_stop], hunk.old_start), hunk)
+        gone, new = _unmatched(hunk)
         for a, b in _changed_in_place(gone, new):
             start, stop_a, stop_b = _inner(a.block.plain, b.block.plain)
             if start < stop_a:
@@ -206,8 +226,9 @@ def _place(span: Span) -> tuple[int, int, int]:
     return span.message, span.block, span.start
 
 
-def _unmatched(gone: list[_Piece], hunk: Hunk) -> tuple[list[_Piece], list[_Piece]]:
+def _unmatched(hunk: Hunk) -> tuple[list[_Piece], list[_Piece]]:
     """Blocks of a hunk that have no equal on the other side, in order; equal blocks in equal order are kept."""
+    gone = _pieces(hunk.removed, hunk.old_start)
     new = _pieces(hunk.inserted, hunk.new_start)
     if not gone or not new:
         return gone, new

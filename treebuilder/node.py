@@ -83,9 +83,18 @@ class Trie:
 
 def _below(parent: Node | None, message: Message, id: bytes) -> Node:
     if parent is None:
-        return Node(None, message, id, 1, message.size_chars)
+        return Node(None, message, id, 1, _size_chars(message))
     far = parent.jump
     steps = parent.depth - (far.depth if far is not None else 0)
     again = far.jump if far is not None else None
     even = far is not None and steps == far.depth - (again.depth if again is not None else 0)
-    return Node(parent, message, id, parent.depth + 1, parent.chars + message.size_chars, again if even else parent)
+    chars = parent.chars + _size_chars(message)
+    return Node(parent, message, id, parent.depth + 1, chars, again if even else parent)
+
+
+def _size_chars(message: Message) -> int:
+    """`Message.size_chars`, at a third of its cost where a block has no parts."""
+    size = 0
+    for block in message.blocks:
+        size += block.size_chars if block.parts else len(block.text) + len(block.name)
+    return size

@@ -7,7 +7,7 @@ from recorder.message import Head, Hints, Message
 from recorder.wire import Opaque
 from treebuilder.arrival import New
 from treebuilder.classify import Verdict
-from treebuilder.diff import Edit, Hunk, Span, diff
+from treebuilder.diff import Edit, Hunk, diff
 from treebuilder.lineage import ABSENT, Line, Mark, Match
 from treebuilder.node import shared
 from treebuilder.state import State, short_name
@@ -135,12 +135,7 @@ def links_to(state: State, new: New, before: Turn) -> tuple[str, ...]:
 
 
 def _growth(depth: int, added: tuple[Message, ...]) -> Edit:
-    spans = tuple(
-        Span(depth + i, j, 0, len(b.plain if b.parts else b.text))
-        for i, m in enumerate(added)
-        for j, b in enumerate(m.blocks)
-    )
-    return Edit(depth, (Hunk(depth, depth, depth, added),) if added else (), (), spans, ())
+    return Edit(depth, (Hunk(depth, (), depth, added),) if added else ())
 
 
 def unread(index: int, call: Call, why: Opaque) -> Turn:

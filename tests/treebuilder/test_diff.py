@@ -21,13 +21,9 @@ def result(id_: str, text: str) -> Message:
 
 def test_growing_at_the_end_is_one_hunk_and_evicts_nothing() -> None:
     old, new = [user("hello")], [user("hello"), said("hi"), user("bye")]
-    assert diff(old, new) == Edit(
-        kept=1,
-        hunks=(Hunk(1, 1, 1, (said("hi"), user("bye"))),),
-        evicted=(),
-        inserted=(Span(1, 0, 0, 2), Span(2, 0, 0, 3)),
-        moved=(),
-    )
+    edit = diff(old, new)
+    assert edit == Edit(kept=1, hunks=(Hunk(1, (), 1, (said("hi"), user("bye"))),))
+    assert (edit.evicted, edit.inserted, edit.moved) == ((), (Span(1, 0, 0, 2), Span(2, 0, 0, 3)), ())
 
 
 def test_a_replaced_tool_result_is_named_by_message_block_and_characters() -> None:
@@ -35,7 +31,7 @@ def test_a_replaced_tool_result_is_named_by_message_block_and_characters() -> No
     new = [user("go"), result("c1", "[gone]"), said("done")]
     edit = diff(old, new)
     assert edit.kept == 1
-    assert edit.hunks == (Hunk(1, 2, 1, (result("c1", "[gone]"),)),)
+    assert edit.hunks == (Hunk(1, (result("c1", "alpha beta"),), 1, (result("c1", "[gone]"),)),)
     # a result's plain text begins with a newline, before its first part
     assert edit.evicted == (Span(1, 0, 1, 11),)
     assert edit.inserted == (Span(1, 0, 1, 7),)
@@ -59,7 +55,7 @@ def test_a_block_that_stands_elsewhere_has_moved_and_is_neither_evicted_nor_inse
 def test_messages_dropped_from_the_middle_leave_the_tail_kept() -> None:
     old = [user("a"), said("b"), user("c"), said("d"), user("e")]
     edit = diff(old, [user("a"), said("d"), user("e")])
-    assert edit.hunks == (Hunk(1, 3, 1, ()),)
+    assert edit.hunks == (Hunk(1, (said("b"), user("c")), 1, ()),)
     assert edit.evicted == (Span(1, 0, 0, 1), Span(2, 0, 0, 1))
 
 
