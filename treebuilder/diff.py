@@ -1,8 +1,9 @@
 """Two prefixes, one edit: what was kept, what left, what came, down to the characters inside a changed block.
 
 An edit is a list of hunks ("these messages became those") from which the new prefix is rebuilt exactly. Lists of spans
-say the same block by block, for people and statistics; they are made when asked for. Equal messages are found by digest: the shared front
-first, the shared back next, unique messages as anchors between; so the cost follows what changed, not what stayed.
+say the same block by block, for people and statistics; they are made when asked for. Equal messages are found by
+digest: the shared front first, the shared back next, unique messages as anchors between; so the cost follows what
+changed, not what stayed.
 
     old   u1  a1  t1  a2  t2            hunks   [2,3) -> (c1)   and   [5,5) -> (a3, t3)
     new   u1  a1  c1  a2  t2  a3  t3    evicted the text of t1     inserted the texts of c1, a3, t3
