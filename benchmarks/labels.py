@@ -1,22 +1,31 @@
 """How often the tree agrees with labels made by hand: lane and kind of every call, with all evidence and by structure.
 
-    python benchmarks/labels.py tests/captures [--rows]
+    python benchmarks/labels.py tests/captures [--rows] [--perturbed [--seeds 3]]
 
 PATH holds `labels.json` and `HARNESS/NAME.har` as tests/captures does. Prints a confusion table for each mode and the
 rows that disagree. A label's `prefix` is compared too, except where only new items went over the wire. By structure
-the name of an agent cannot be known: `agent:...` counts as `agent`.
+the name of an agent cannot be known: `agent:...` counts as `agent`. `--perturbed` measures the same on recordings
+changed by `benchmarks/perturbations.py`, whose labels stay true.
 """
 
 import argparse
 import json
+import random
 import sys
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from recorder.importing import read_har
-from treebuilder.build import build
+from recorder.message import Exchange
+from recorder.wire import read
+from treebuilder.arrival import prepare
+from treebuilder.build import Builder, build
 from treebuilder.tree import Turn
+
+sys.path.insert(0, str(Path(__file__).parent))
+from perturbations import ALONE, Item, interleaved, pairs, share
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +94,76 @@ def confusion(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
+def recordings(root: Path) -> Iterator[tuple[str, list[Item]]]:
+    """Each capture's calls with their meaning and label; each is its own run."""
+    labels: dict[str, list[dict[str, str]]] = json.loads((root / "labels.json").read_text())
+    for scenario, wanted in sorted(labels.items()):
+        path = root / f"{scenario}.har"
+        if not path.exists():
+            continue
+        by_entry = {row["entry"]: row for row in wanted}
+        items = []
+        for call in read_har(path):
+            row, meaning = by_entry.get(call.source.partition("#")[2]), read(call)
+            if row is not None and isinstance(meaning, Exchange):
+                thread = f"{scenario} {row['session']}|{row['lane']}"
+                items.append(Item(replace(call, run=scenario), meaning, row["lane"], row["kind"], thread))
+        yield scenario, items
+
+
+def judged(items: Sequence[Item], *, structural: bool) -> list[tuple[Item, Turn, bool]]:
+    """Whether lane (agents' names aside) and kind are right, for all that counts."""
+    builder = Builder(structural=structural)
+    for item in items:
+        builder.place(prepare(item.call, item.exchange))
+    found = []
+    for item, turn in zip(items, builder.trajectory(), strict=True):
+        same = turn.kind == item.kind and turn.lane.partition(":")[0] == item.lane.partition(":")[0]
+        if item.counted:
+            found.append((item, turn, same))
+    return found
+
+
+def perturbed(root: Path, *, seeds: int, show: bool) -> None:
+    """One line a perturbation: right with all evidence, right by structure, over all captures and seeds."""
+    every = [items for _, items in recordings(root)]
+    print(f"\n| {'perturbation':<36} | {'all evidence':>24} | {'structure only':>24} |")
+    print(f"|{'-' * 38}|{'-' * 25}:|{'-' * 25}:|")
+    for name in [*ALONE, "two recordings interleaved"]:
+        cells = []
+        for structural in (False, True):
+            rows: list[bool] = []
+            wrong: dict[str, int] = defaultdict(int)
+            for seed in range(1 if name == "as recorded" else seeds):
+                rng = random.Random(f"{name} {seed}")
+                if name in ALONE:
+                    made = [ALONE[name](items, rng) for items in every]
+                else:
+                    made = [
+                        [replace(i, call=replace(i.call, run="both")) for i in interleaved([every[a], every[b]], rng)]
+                        for a, b in pairs(len(every), rng)
+                    ]
+                for items in made:
+                    for item, turn, right in judged(items, structural=structural):
+                        rows.append(right)
+                        if not right:
+                            wrong[
+                                f"{item.call.source}: {item.lane} {item.kind} <> {turn.lane} {turn.kind} "
+                                f"[{'; '.join(turn.evidence)[-110:]}]"
+                            ] += 1
+            cells.append(share(rows))
+            if show:
+                for what, times in sorted(wrong.items()):
+                    print(f"! {name}, {'structure' if structural else 'evidence'}, x{times}: {what}", file=sys.stderr)
+        print(f"| {name:<36} | {cells[0]:>24} | {cells[1]:>24} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="compare trees with labels")
     parser.add_argument("path", type=Path)
     parser.add_argument("--rows", action="store_true", help="print every row")
+    parser.add_argument("--perturbed", action="store_true", help="measure on changed recordings too")
+    parser.add_argument("--seeds", type=int, default=3, help="changed recordings per capture and change")
     options = parser.parse_args()
     for structural in (False, True):
         rows = compare(options.path, structural=structural)
@@ -107,6 +182,8 @@ def main() -> None:
                     f"{mark}{row.scenario}#{row.label.entry}: {row.label.lane} {row.label.kind} "
                     f"{row.label.prefix} <> {said}   [{why}]"
                 )
+    if options.perturbed:
+        perturbed(options.path, seeds=options.seeds, show=options.rows)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from treebuilder import wording
 from treebuilder.arrival import New, Prepared, prepare
 from treebuilder.classify import Verdict, head_change, judge
 from treebuilder.diff import Edit, diff
+from treebuilder.forks import fork, heard, joined
 from treebuilder.headers import key_and_lane, said_outright
 from treebuilder.hindsight import (
     is_aside,
@@ -30,7 +31,7 @@ from treebuilder.hindsight import (
 from treebuilder.lineage import Line, as_messages
 from treebuilder.node import shared
 from treebuilder.quotes import Quote
-from treebuilder.search import Found, belongs, compare, delegator, find, fork, most_kept, strayed
+from treebuilder.search import Found, belongs, compare, delegator, find, most_kept, strayed
 from treebuilder.state import State, replied
 from treebuilder.tree import Kind, Trajectory, Turn
 from treebuilder.turns import links_to, make_turn, remember, unread
@@ -70,12 +71,14 @@ class Builder:
         else:
             turn = self._judge(new)
         remember(self.state, new, turn)
+        heard(self.state, new, turn)
         return self.state.turns[index]
 
     def _arrive(self, index: int, item: Prepared, exchange: Exchange) -> New:
         hints = Hints() if self.state.structural else exchange.hints
         pool = item.call.run or item.call.source.partition("#")[0]
         scope = f"session:{hints.session}" if hints.session else f"run:{pool}"
+        scope = self.state.joined.get(scope, scope)
         new = New(index, item.call, exchange, scope, not hints.session, hints)
         if exchange.reply is not None and exchange.reply.server_edits:
             new.opaque = "server edited the context: " + ", ".join(exchange.reply.server_edits)
@@ -129,7 +132,7 @@ class Builder:
             if quoted is None:
                 aside = find(self.state, new, [line for line in every if line.lane == "title"])
                 if aside is None or aside.rank != 4:
-                    return self._begin(new, key, lane)
+                    return self._judge(new) if joined(self.state, new) else self._begin(new, key, lane)
                 quoted = replace(aside, line=promote(self.state, aside.line, aside.mark.turn))
             found = quoted
         return self._continue(new, found)
@@ -159,9 +162,10 @@ class Builder:
             )
         forked = fork(self.state, new)
         if forked is not None:
-            parent, shared, match = forked
+            parent, match = forked
+            front = shared(self.state.turns[parent].node, new.node)
             line = self.state.line(new, key, lane, fresh=True)
-            verdict = Verdict(Kind.FORKED, 0.95, (*evidence, f"structure:{shared} messages of another thread"))
+            verdict = Verdict(Kind.FORKED, 0.95, (*evidence, f"structure:{front} messages of another thread"))
             return make_turn(self.state, new, line, verdict, parent=parent, match=match)
         if origin is not None:
             evidence.append(f"link:prompt given in tool call {call_name} of turn {origin}")
@@ -188,16 +192,17 @@ class Builder:
             if reason.startswith("link:") or (reason and new.pooled):
                 split(self.state, line, found.mark, reason)
                 tip = found.mark
-        if found.rank in (2, 3, 4) and found.mark is tip:
-            return self._grown(new, found)
-        return self._edited(new, line, found if found.mark is tip else compare(self.state, new, line, tip))
+        if found.mark is not tip:
+            found = compare(self.state, new, line, tip)
+        return self._grown(new, found) if found.rank in (2, 3, 4) else self._edited(new, line)
 
     def _grown(self, new: New, found: Found) -> Turn:
         """The tip's prefix stands whole in front."""
         before = self.state.turns[found.mark.turn]
         links = links_to(self.state, new, before)
         if found.rank == 4:
-            revise_helpers(self.state, new, before, new.messages(found.shared))
+            if self.state.waits_since(new.scope, before.index):
+                revise_helpers(self.state, new, before, new.messages(found.shared))
             self.state.asked.pop(found.line.name, None)  # the conversation went on without the summary
         changed = head_change(before.head, new.head)
         if changed is None and before.wire != new.wire:
@@ -213,9 +218,11 @@ class Builder:
         else:
             sure = 0.7 if replied(before) else 0.9
             verdict = Verdict(Kind.APPEND, sure, (*links, "structure:prefix kept, reply dropped"))
-        return make_turn(self.state, new, found.line, verdict, parent=before.index, match=found.match)
+        return make_turn(
+            self.state, new, found.line, verdict, parent=before.index, front=found.shared, match=found.match
+        )
 
-    def _edited(self, new: New, line: Line, found: Found) -> Turn:
+    def _edited(self, new: New, line: Line) -> Turn:
         quoted = quoted_by(self.state, new, line)
         tip = line.tip
         assert tip is not None
@@ -250,6 +257,7 @@ class Builder:
             line,
             replace(verdict, evidence=(*links, *verdict.evidence)),
             parent=before.index,
+            front=front,
             edit=edit,
         )
 

@@ -98,33 +98,11 @@ def belongs(state: State, new: New, found: Found) -> bool:
     match found.rank:
         case 4 | 1:
             return True
-        case 3:
-            return found.shared > first.depth or not replied(state.turns[found.mark.turn])
-        case 2:
-            return found.shared > first.depth or not replied(state.turns[found.mark.turn])
+        case 3 | 2:
+            before = state.turns[found.mark.turn]
+            return found.shared > first.depth or (not replied(before) and before.head.digest == new.head.digest)
         case _:
             return False
-
-
-def fork(state: State, new: New) -> tuple[int, int, Match] | None:
-    """Another thread's prefix, with something sampled in it, stands in front: its latest turn, and how much."""
-    node = new.node
-    while node is not None and node.id not in state.owners:
-        node = node.parent
-    if node is None:
-        return None
-    owner = state.owners[node.id]
-    line = state.line_of[owner]
-    found = find(state, new, [line])
-    if found is None:
-        return None
-    first = state.turns[line.members[0]]
-    if found.rank != 4 and found.shared <= first.depth:
-        return None
-    tip = line.tip
-    if tip is not None and tip is not found.mark and (deeper := shared(tip.node, new.node)) > found.shared:
-        return tip.turn, deeper, ABSENT
-    return found.mark.turn, found.shared, found.match
 
 
 def strayed(state: State, new: New, found: Found) -> str:

@@ -31,6 +31,10 @@ class State:
     """(scope, id of a tool call) -> the turn that sampled it."""
     unechoed: dict[str, dict[int, None]] = field(default_factory=dict)
     """Scope -> turns whose reply no later prefix holds in its place."""
+    spoken: dict[bytes, str] = field(default_factory=dict)
+    """Digest of an assistant message in a prefix -> the first scope without a session's id that held it."""
+    joined: dict[str, str] = field(default_factory=dict)
+    """Scope without a session's id -> the one that it turned out to go on from."""
     asked: dict[str, int] = field(default_factory=dict)
     """Line name -> its last summary request that nothing quotes yet."""
     names: dict[str, int] = field(default_factory=dict)
@@ -56,6 +60,11 @@ class State:
             if mark.node is not None and front > (base.depth if base is not None else 0):
                 base = mark.node.ancestor(front)
         return self.trie.grow(base, messages[base.depth if base is not None else 0 :])
+
+    def waits_since(self, scope: str, turn: int) -> bool:
+        """A reply sampled after that turn has not been met again yet."""
+        waiting = self.unechoed.get(scope)
+        return bool(waiting) and next(reversed(waiting)) > turn
 
     def sampler(self, scope: str, message: Message) -> int | None:
         """The last turn of the scope that sampled this very message."""

@@ -24,11 +24,12 @@ class Recording:
         wire: str = "anthropic",
         edits: tuple[str, ...] = (),
         whole: bool = True,
+        run: str = "sim",
     ) -> Turn:
         self.count += 1
         sampled = Reply(reply, "end_turn", whole, id=f"r{self.count}", server_edits=edits) if reply else None
         exchange = Exchange(wire, "generate", head, messages, sampled, hints)
-        return self.builder.place(prepare(call(self.count), exchange))
+        return self.builder.place(prepare(call(self.count, run=run), exchange))
 
     @property
     def tree(self) -> Trajectory:

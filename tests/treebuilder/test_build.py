@@ -238,3 +238,34 @@ def test_picking_a_session_numbers_its_turns_anew() -> None:
     r.send(text("user", "hello there"), said("hi"), text("user", "bye"), hints=Hints(session="two"))
     two = r.tree.only(["two"])
     assert [(t.index, t.parent, t.echoes[0].turn if t.echoes else None) for t in two] == [(0, None, None), (1, 0, 0)]
+
+
+def test_two_forks_of_one_session_both_start_from_it() -> None:
+    r = Recording()
+    one, two, three = (Hints(session=s) for s in ("session-one", "session-two", "session-three"))
+    r.send(U, reply=said("three"), hints=one)
+    r.send(U, said("three"), text("user", "list them"), reply=said("a b c"), hints=one)
+    trunk = (U, said("three"), text("user", "list them"), said("a b c"))
+    r.send(*trunk, text("user", "sort them"), reply=said("c b a"), hints=two)
+    turn = r.send(*trunk, text("user", "count them"), reply=said("still three"), hints=three)
+    assert (turn.kind, turn.parent, turn.prefix) == (Kind.FORKED, 1, 3)
+
+
+def test_a_recording_that_goes_on_from_anothers_belongs_to_its_session() -> None:
+    r = Recording()
+    first = said("there are three of them in this folder")
+    r.send(U, reply=first, run="monday")
+    grown = (U, first, text("user", "and below?"))
+    r.send(*grown, reply=said("five more"), run="monday")
+    turn = r.send(*grown, said("five more"), text("user", "thanks"), reply=said("welcome"), run="tuesday")
+    assert (turn.kind, turn.parent, turn.prefix) == (Kind.APPEND, 1, 3)
+    assert len(r.tree.sessions) == 1
+
+
+def test_a_failed_call_is_no_ones_retry_under_another_head() -> None:
+    r = Recording(structural=True)
+    r.send(U)
+    other = Head("model-1", (Block("text", "You are another agent."),), HEAD.tools)
+    r.send(U, head=other, reply=said("three"))
+    r.send(U, reply=said("four"))
+    assert r.kinds() == ["root", "root", "retry"]

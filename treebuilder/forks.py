@@ -1,0 +1,90 @@
+"""Which other thread does a call start from? One whose view, with something sampled in it, stands in front.
+
+Threads of other sessions are found through the trie of prefixes: equal prefixes are one node, and the node knows who
+was sent it first. Where no id names a session, a recording that goes on from another's is joined to it.
+"""
+
+from treebuilder.arrival import New
+from treebuilder.lineage import ABSENT, Match, echo_at
+from treebuilder.node import shared
+from treebuilder.search import find
+from treebuilder.state import State
+from treebuilder.tree import Turn
+
+ENOUGH_CHARS = 24
+"""Of a sampled message without a tool's id: shorter ones (`Done.`) are said twice by chance. Ours."""
+
+
+def fork(state: State, new: New) -> tuple[int, Match] | None:
+    """The turn that the call starts from: the deepest whose whole view and reply it holds, or where that thread has
+    gone on, its latest, which shares the reply too; or else the one that was first sent what it holds."""
+    node = new.node
+    while node is not None and node.id not in state.owners:
+        node = node.parent
+    if node is None:
+        return None
+    owner = state.turns[state.owners[node.id]]
+    line = state.line_of[owner.index]
+    best = find(state, new, [line])
+    whole = (best.shared, best.mark.turn, best.match) if best is not None and best.rank == 4 else None
+    root = owner
+    at: Turn | None = owner
+    while at is not None:
+        root = at
+        if whole is None or at.depth > whole[0]:
+            match = echo_at(at.reply, new.messages(at.depth, at.depth + 64), 0) if _holds(new, at) else ABSENT
+            if match.count:
+                whole = at.depth, at.index, match
+        at = state.turns[at.parent] if at.parent is not None else None
+    if whole is not None:
+        tip = state.line_of[whole[1]].tip
+        further = tip is not None and tip.turn != whole[1] and shared(tip.node, new.node) > whole[0]
+        return (tip.turn, ABSENT) if tip is not None and further else (whole[1], whole[2])
+    if node.depth <= root.depth:
+        return None
+    tip = line.tip
+    deepest = tip.turn if tip is not None and shared(tip.node, new.node) >= node.depth else owner.index
+    return deepest, ABSENT
+
+
+def _holds(new: New, turn: Turn) -> bool:
+    return turn.node is not None and turn.depth < new.depth and shared(turn.node, new.node) == turn.depth
+
+
+def joined(state: State, new: New) -> bool:
+    """No id says whose call it is, and what it repeats was sampled in another recording: both are one scope now."""
+    if not new.pooled:
+        return False
+    other = _elsewhere(state, new)
+    if other is None:
+        return False
+    mine = new.scope
+    state.joined[mine] = other
+    lines = state.lines.pop(mine, [])
+    for line in lines:
+        line.scope = other
+    state.lines.setdefault(other, []).extend(lines)
+    for index in state.unechoed.pop(mine, {}):
+        state.unechoed.setdefault(other, {})[index] = None
+    for index in state.unhashed.pop(mine, {}):
+        state.unhashed.setdefault(other, {})[index] = None
+    new.scope = other
+    return True
+
+
+def heard(state: State, new: New, turn: Turn) -> None:
+    """Remember whose recording holds which assistant messages."""
+    if new.pooled and not turn.kind.aside:
+        for message in new.messages(turn.prefix):
+            if message.role == "assistant":
+                state.spoken.setdefault(message.digest, new.scope)
+
+
+def _elsewhere(state: State, new: New) -> str | None:
+    for message in new.messages(0):
+        scope = state.spoken.get(message.digest) if message.role == "assistant" else None
+        scope = state.joined.get(scope, scope) if scope is not None else None
+        telling = any(b.id for b in message.blocks) or message.size_chars >= ENOUGH_CHARS
+        if scope is not None and scope != new.scope and telling:
+            return scope
+    return None
