@@ -105,15 +105,6 @@ def test_a_trie_of_nothing_trains_nothing(name: str) -> None:
     assert [len(logprobs) for logprobs in step.logprobs] == [0]
 
 
-def test_dropout_is_refused_where_a_unit_is_computed_twice() -> None:
-    """Red when `drops` looks at evaluation mode only."""
-    model = sliding(8).train()
-    model.config.attention_dropout = 0.1  # type: ignore[union-attr]
-
-    with pytest.raises(ValueError, match="recomputation needs a model without dropout"):
-        engine("depth_first", chunk_tokens=4).backward(model, TokenTrie.build(FORKED), objective=nll())
-
-
 def test_gradient_checkpointing_does_not_drop_the_path() -> None:
     """Red when `sharing` leaves checkpointing on: transformers then throws the cache away."""
     model = sliding(8).train()

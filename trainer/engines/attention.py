@@ -48,10 +48,12 @@ class Path:
     runs: tuple[Run, ...] = ()
     buffers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     grads: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    attended: set[int] = field(default_factory=set)
 
     def begin(self, seen: int, runs: tuple[Run, ...]) -> None:
         """The next forward's tokens follow the first `seen` of the path."""
         self.seen, self.runs = seen, runs
+        self.attended.clear()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         if layer == len(self.buffers):
@@ -107,6 +109,7 @@ class Pack:
     """A whole trie in one forward, attention unit by unit: no score is computed that a mask would hide."""
 
     pieces: tuple[Piece, ...]
+    attended: set[int] = field(default_factory=set)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         out: Tensor = _InPack.apply(query, key, value, self.pieces, scale)  # type: ignore[no-untyped-call]
@@ -211,21 +214,25 @@ def _interface(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: object, *, scaling: float, **more: object
 ) -> tuple[Tensor, None]:
     """What a layer of transformers calls; (1, L, H, D) out."""
-    unknown = [name for name in ("softcap", "s_aux", "position_bias") if more.get(name) is not None]
+    asked = {"attention_mask": attention_mask, **more}
+    unknown = [name for name in ("attention_mask", "softcap", "s_aux", "position_bias") if asked.get(name) is not None]
     if unknown:
-        raise ValueError(f"expected plain attention; {type(module).__name__} asks for {unknown[0]}: use separate")
-    return _active[-1].attend(module.layer_idx, query, key, value, scaling).transpose(1, 2).contiguous(), None
+        raise ValueError(f"expected plain attention; {type(module).__name__} asks for {unknown[0]}")
+    attention, layer = _active[-1], module.layer_idx
+    if layer in attention.attended:
+        raise ValueError(f"expected one attention a layer; {type(module).__name__} of layer {layer} attends again")
+    attention.attended.add(layer)
+    return attention.attend(layer, query, key, value, scaling).transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(NAME, _interface)
 
 
-def available(backbone: Backbone, model: torch.nn.Module) -> bool:
+def available(backbone: Backbone) -> bool:
     """Whether this backbone takes an attention of ours where it runs: torch's CPU kernels, no dropout in them."""
-    body: Any = backbone.body
-    supports = getattr(body, "_supports_attention_backend", False)
+    supports = getattr(backbone.body, "_supports_attention_backend", False)
     on_cpu = backbone.device.type == "cpu" and _FLASH is not None and _FLASH_BACKWARD is not None
-    return bool(supports and on_cpu and backbone.implementation == "sdpa" and not drops(model))
+    return bool(supports and on_cpu and backbone.implementation == "sdpa" and not drops(backbone.causal))
 
 
 @contextmanager

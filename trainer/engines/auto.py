@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from trainer.engines.backbone import Backbone, drops
+from trainer.engines.backbone import Backbone
 from trainer.engines.depth_first import DepthFirst
 from trainer.engines.packed import Packed
+from trainer.engines.probe import obstacle
 from trainer.engines.separate import Separate
 from trainer.engines.step import Engine, Step
 from trainer.losses import Objective
@@ -49,8 +50,8 @@ def choose(
 ) -> tuple[Engine, str]:
     """The engine, and the reason in a few words. `free_bytes`: None = as the device says."""
     backbone = Backbone(model)
-    if obstacle := backbone.obstacle(trie.longest):
-        return Separate(), obstacle
+    if why := obstacle(backbone, trie.longest):
+        return Separate(), why
     if trie.ratio < 1.01:
         return Separate(), f"R = {trie.ratio:.2f}, nothing to share"
     free = _free(backbone.device) if free_bytes is None else free_bytes
@@ -59,7 +60,7 @@ def choose(
     shape = f"R = {trie.ratio:.2f}, {trie.unique_tokens} tokens on {backbone.device.type}"
     if backbone.device.type == "cuda" and chunk_tokens is None and per_token * trie.unique_tokens < free // 2:
         return Packed(), f"{shape}, activations fit"
-    if chunk_tokens is None and per_token * trie.longest > free // 2 and not drops(model):
+    if chunk_tokens is None and per_token * trie.longest > free // 2:
         chunk_tokens = CHUNK_TOKENS
         shape += f", a path of {trie.longest} does not fit: recomputing in chunks of {chunk_tokens}"
     return DepthFirst(chunk_tokens=chunk_tokens), shape

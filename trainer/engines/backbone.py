@@ -9,7 +9,7 @@ is scored. `obstacle` says which backbones that would be wrong for.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -19,8 +19,16 @@ from torch import Tensor, nn
 
 FIXED_ROPES = {"default", "linear", "llama3", "yarn", "proportional"}
 """Rotary types whose angle depends on the position alone; dynamic and longrope depend on the length of the sequence."""
-SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
-"""Config fields of models whose forward changes the head's output (Gemma, Cohere, Granite, Falcon-H1)."""
+SCALES: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "final_logit_softcapping": lambda logits, cap: cap * torch.tanh(logits / cap),  # Gemma 2, NanoChat
+    "logits_soft_cap": lambda logits, cap: cap * torch.tanh(logits / cap),  # RecurrentGemma
+    "logit_scale": lambda logits, scale: logits * scale,  # Cohere
+    "logits_scaling": lambda logits, scale: logits / scale,  # Granite
+    "lm_head_multiplier": lambda logits, scale: logits * scale,  # Falcon-H1
+}
+"""Config fields of models whose forward changes the head's output; probe.py finds those that are missing here."""
+WINDOWS = ("sliding_window", "window_size", "local_attention", "attention_window_size")
+"""What attention modules of transformers call the number of tokens they look back; None or absent = all."""
 
 
 class Backbone:
@@ -28,19 +36,27 @@ class Backbone:
 
     def __init__(self, model: nn.Module) -> None:
         causal = unwrap(model)
-        self.body: nn.Module = getattr(causal, getattr(causal, "base_model_prefix", "") or "model")
+        self.causal: Any = causal
+        prefix = getattr(causal, "base_model_prefix", "")
+        self.body: nn.Module = causal.get_submodule(prefix if prefix and hasattr(causal, prefix) else "model")
         head = causal.get_output_embeddings() if hasattr(causal, "get_output_embeddings") else None
         if head is None:
             raise ValueError(f"expected a causal language model with an output head; got {type(causal).__name__}")
-        self.head: nn.Module = head
+        self._head: nn.Module = head
         config: Any = getattr(causal, "config", None)
         self.config: Any = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
         parameters = inspect.signature(self.body.forward).parameters
         self.cache_name = "cache" if "cache" in parameters else "past_key_values"
         self.takes_positions = "position_ids" in parameters
-        scaled = [name for name in SCALED_LOGITS if getattr(self.config, name, None) not in (None, 1, 1.0)]
-        if scaled:
-            raise ValueError(f"expected logits straight from the output head; {type(causal).__name__} sets {scaled[0]}")
+        asked = {name: getattr(self.config, name, None) for name in SCALES}
+        self._scales = [(SCALES[name], value) for name, value in asked.items() if value not in (None, 1, 1.0)]
+
+    def head(self, hidden_MD: Tensor) -> Tensor:
+        """Logits (M, V)."""
+        logits_MV: Tensor = self._head(hidden_MD)
+        for scale, value in self._scales:
+            logits_MV = scale(logits_MV, value)
+        return logits_MV
 
     @property
     def device(self) -> torch.device:
@@ -54,7 +70,7 @@ class Backbone:
     @cached_property
     def vocabulary(self) -> int:
         """Columns of the logits."""
-        weight = getattr(self.head, "weight", None)
+        weight = getattr(self._head, "weight", None)
         return int(weight.shape[0]) if isinstance(weight, Tensor) else int(self.config.vocab_size)
 
     @property
@@ -124,21 +140,35 @@ class Backbone:
         if getattr(self.body, "_is_stateful", False):
             return f"{name} keeps a recurrent state, which masks and key-value caches do not cover"
         kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-        window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
         if kinds - {"full_attention", "sliding_attention"}:
-            return f"{name} has {', '.join(sorted(kinds - {'full_attention'}))} layers"
-        slides = "sliding_attention" in kinds or getattr(config, "layer_types", None) is None
-        if slides and window is not None and window < longest:
-            return (
-                f"{name} attends in a sliding window of {window} tokens, shorter than the longest branch of {longest}"
-            )
+            return f"{name} has {', '.join(sorted(kinds - {'full_attention', 'sliding_attention'}))} layers"
+        if self.window is not None and self.window < longest:
+            reach = f"in a sliding window of {self.window} tokens"
+            return f"{name} attends {reach}, shorter than the longest branch of {longest}"
         if getattr(config, "attention_chunk_size", None):
             return f"{name} attends in chunks of {config.attention_chunk_size} tokens"
-        rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-        kind = rope.get("rope_type", "default")
-        if kind not in FIXED_ROPES:
+        if kind := self.rotates_by_length(longest):
             return f"{name} rotates by the length of the sequence ({kind})"
         return ""
+
+    @cached_property
+    def window(self) -> int | None:
+        """Tokens that the shortest-sighted layer looks back; None = all of them."""
+        found = [getattr(module, name, None) for module in self.body.modules() for name in WINDOWS]
+        kinds = getattr(self.config, "layer_types", None)
+        if getattr(self.config, "use_sliding_window", True) and (kinds is None or "sliding_attention" in kinds):
+            found.append(getattr(self.config, "sliding_window", None))
+        return min((size for size in found if isinstance(size, int) and size > 0), default=None)
+
+    def rotates_by_length(self, longest: int) -> str:
+        """The rotary type whose angles depend on how long a sequence is, in branches this long; "" = none."""
+        rope = getattr(self.config, "rope_parameters", None) or getattr(self.config, "rope_scaling", None) or {}
+        parts = [part for part in rope.values() if isinstance(part, dict)] or [rope]
+        kinds = {part.get("rope_type", "default") for part in parts} - FIXED_ROPES
+        limits = [part.get("original_max_position_embeddings") for part in parts]
+        limits += [getattr(self.config, f"{name}max_position_embeddings", None) for name in ("original_", "")]
+        short = longest <= min((limit for limit in limits if limit), default=0)
+        return "" if short else ", ".join(sorted(kinds))
 
 
 def unwrap(model: nn.Module) -> Any:

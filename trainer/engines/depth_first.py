@@ -12,15 +12,15 @@ on the way up, so that the activations of one unit are all that is held: context
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache
 
-from trainer.engines.attention import Path, available, using
-from trainer.engines.backbone import Backbone, drops
+from trainer.engines.attention import Path, using
+from trainer.engines.backbone import Backbone
+from trainer.engines.cache import PathCache
 from trainer.engines.head import Scorer
+from trainer.engines.probe import obstacle, takes_kernels
 from trainer.engines.separate import instead_of
 from trainer.engines.step import Step, Targets
 from trainer.engines.units import Plan, Unit, plan, runs, seen_mask
@@ -41,8 +41,6 @@ class DepthFirst:
 
     def backward(self, model: nn.Module, trie: TokenTrie, *, objective: Objective) -> Step:
         recompute = self.chunk_tokens is not None if self.recompute is None else self.recompute
-        if recompute and drops(model):
-            raise ValueError("recomputation needs a model without dropout: set recompute=False, or its dropout to 0")
         return self._run(model, trie, objective, recompute=recompute)
 
     def logprobs(self, model: nn.Module, trie: TokenTrie) -> tuple[Tensor, ...]:
@@ -57,11 +55,11 @@ class DepthFirst:
         self, model: nn.Module, trie: TokenTrie, objective: Objective | None, *, recompute: bool, keep: bool = False
     ) -> Step:
         backbone, targets = Backbone(model), Targets.of(trie)
-        if why := backbone.obstacle(trie.longest):
+        if why := obstacle(backbone, trie.longest):
             return instead_of("depth_first", model, trie, objective, keep=keep, why=why)
         scorer = Scorer(backbone, targets, objective=objective, keep=keep)
         with backbone.sharing():
-            fast = self.kernels and available(backbone, model)
+            fast = self.kernels and takes_kernels(backbone)
             cut = plan(
                 trie, targets.before_U, chunk_tokens=self.chunk_tokens, bush_tokens=self.bush_tokens, spines=fast
             )
@@ -90,17 +88,18 @@ class _Visit:
         self.path = Path(cut.longest_path, gradient=train) if fast else None
         self.cache = None if fast else PathCache(cut.longest_path, gradient=train)
         self.inner = {unit.parent for unit in cut.units}
+        self.random: dict[int, tuple[Tensor, ...]] = {}
 
     def all(self) -> None:
         waiting: list[tuple[int, Tensor | None]] = []
         for number, unit in enumerate(self.cut.units):
             while waiting and waiting[-1][0] != unit.parent:
                 self._up(*waiting.pop())
-            waiting.append((number, self._down(unit, leaf=number not in self.inner)))
+            waiting.append((number, self._down(number, unit)))
         while waiting:
             self._up(*waiting.pop())
 
-    def _down(self, unit: Unit, *, leaf: bool) -> Tensor | None:
+    def _down(self, number: int, unit: Unit) -> Tensor | None:
         """The unit's hidden states, or None where nothing is held until the way up."""
         if not self.train:
             hidden_LD = self._forward(unit)
@@ -108,7 +107,8 @@ class _Visit:
             return None
         if not self.recompute:
             return self._forward(unit)
-        if not leaf:
+        if number in self.inner:
+            self.random[number] = _random(self.backbone.device)
             with torch.no_grad():
                 self._forward(unit.trunk)
         return None
@@ -116,8 +116,20 @@ class _Visit:
     def _up(self, number: int, hidden_LD: Tensor | None) -> None:
         if self.train:
             unit = self.cut.units[number]
-            hidden_LD = self._forward(unit) if hidden_LD is None else hidden_LD
+            hidden_LD = self._again(number, unit) if hidden_LD is None else hidden_LD
             self.scorer.score(hidden_LD, *self.scorer.targets.predicted_by(unit.token_L))
+
+    def _again(self, number: int, unit: Unit) -> Tensor:
+        """Dropout falls as it fell on the way down: what is below has seen those keys and values."""
+        if number not in self.random:
+            return self._forward(unit)
+        device = self.backbone.device
+        with torch.random.fork_rng([device] if device.type == "cuda" else [], enabled=True):
+            host, *others = self.random.pop(number)
+            torch.set_rng_state(host)
+            for state in others:
+                torch.cuda.set_rng_state(state, device)
+            return self._forward(unit)
 
     def _forward(self, unit: Unit) -> Tensor:
         device = self.backbone.device
@@ -133,64 +145,7 @@ class _Visit:
         return self.backbone.hidden(ids_L, positions_L=positions_L, seen_LJ=seen_LJ, cache=self.cache)
 
 
-class PathCache(DynamicCache):  # type: ignore[misc]
-    """Keys and values of one root-to-leaf path, one buffer a layer, and the gradients that units below have added."""
-
-    def __init__(self, longest: int, *, gradient: bool) -> None:
-        super().__init__()
-        self.longest = longest
-        self.gradient = gradient
-        self.seen = 0
-        self.buffers: list[tuple[Tensor, Tensor]] = []
-        self.grads: list[tuple[Tensor, Tensor]] = []
-
-    def begin(self, seen: int) -> None:
-        """The next forward's tokens follow the first `seen` of the path."""
-        self.seen = seen
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        if layer_idx == len(self.buffers):
-            shapes = [(*t.shape[:2], self.longest, t.shape[3]) for t in (key_states, value_states)]
-            self.buffers.append((key_states.new_empty(shapes[0]), value_states.new_empty(shapes[1])))
-            if self.gradient:
-                self.grads.append((key_states.new_zeros(shapes[0]), value_states.new_zeros(shapes[1])))
-        if not (self.gradient and torch.is_grad_enabled()):
-            keys, values = self.buffers[layer_idx]
-            return _write(keys, key_states, self.seen), _write(values, value_states, self.seen)
-        (keys, values), (grad_keys, grad_values) = self.buffers[layer_idx], self.grads[layer_idx]
-        return (
-            _Extend.apply(key_states, keys, grad_keys, self.seen),  # type: ignore[no-untyped-call]
-            _Extend.apply(value_states, values, grad_values, self.seen),  # type: ignore[no-untyped-call]
-        )
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.seen
-
-
-def _write(buffer: Tensor, new: Tensor, seen: int) -> Tensor:
-    """The path with `new` behind its first `seen` tokens, as a view that does not share the buffer's version counter.
-
-    A later unit writes only behind the end of this view, or the same values again: autograd need not know.
-    """
-    stop = seen + new.shape[2]
-    buffer.data[:, :, seen:stop] = new.detach()
-    return buffer.data[:, :, :stop]
-
-
-class _Extend(torch.autograd.Function):
-    """Put new keys (or values) behind those of the path; backward keeps the path's share in its buffer of gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, new: Tensor, buffer: Tensor, grad: Tensor, seen: int) -> Tensor:
-        ctx.grad, ctx.seen = grad, seen
-        return _write(buffer, new, seen)
-
-    @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor, None, None, None]:
-        seen, stop = ctx.seen, grad_out.shape[2]
-        ctx.grad[:, :, :seen] += grad_out[:, :, :seen]
-        own = grad_out[:, :, seen:] + ctx.grad[:, :, seen:stop]  # from the units below, which were visited before
-        ctx.grad[:, :, seen:stop] = 0
-        return own, None, None, None
+def _random(device: torch.device) -> tuple[Tensor, ...]:
+    """The state of the generators that dropout on this device draws from."""
+    host = torch.get_rng_state()
+    return (host, torch.cuda.get_rng_state(device)) if device.type == "cuda" else (host,)

@@ -24,6 +24,7 @@ from transformers import DynamicCache
 
 from trainer.engines.backbone import Backbone
 from trainer.engines.head import Scorer
+from trainer.engines.probe import obstacle
 from trainer.engines.step import Step, Targets
 from trainer.losses import Objective
 from trainer.physical import Stream, stream, threads
@@ -80,7 +81,7 @@ def _epoch(view: Index, begun: int) -> Epoch:
 
 def _run(model: nn.Module, trie: TokenTrie, objective: Objective | None, *, keep: bool = False) -> Step:
     backbone = Backbone(model)
-    if why := backbone.obstacle(trie.longest) or (len(trie.samples) and _unrotatable(backbone)):
+    if why := obstacle(backbone, trie.longest) or (len(trie.samples) and _unrotatable(backbone)):
         raise ValueError(f"mask4d needs full attention with rotary positions in halves; {why}")
     groups = [(indices, stream([trie.samples[i] for i in indices])) for indices in threads(trie.samples)]
     targets = _targets(trie, groups)

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainer.engines.attention import Pack, Piece, available, using
+from trainer.engines.attention import Pack, Piece, using
 from trainer.engines.backbone import Backbone
 from trainer.engines.head import Scorer
+from trainer.engines.probe import obstacle, takes_kernels
 from trainer.engines.separate import instead_of
 from trainer.engines.step import Step, Targets
 from trainer.engines.units import Plan, plan, runs
@@ -44,21 +45,21 @@ class Packed:
 
     def _run(self, model: nn.Module, trie: TokenTrie, objective: Objective | None, *, keep: bool = False) -> Step:
         backbone, targets = Backbone(model), Targets.of(trie)
-        if why := backbone.obstacle(trie.longest):
+        if why := obstacle(backbone, trie.longest):
             return instead_of("packed", model, trie, objective, keep=keep, why=why)
         scorer = Scorer(backbone, targets, objective=objective, keep=keep)
         if len(targets.token_U):
             with backbone.sharing():
-                hidden_TD, token_T = self._hidden(backbone, model, trie, targets)
+                hidden_TD, token_T = self._hidden(backbone, trie, targets)
                 place = np.argsort(token_T)
                 target_M, row_M = targets.predicted_by(token_T[place])
                 scorer.score(hidden_TD, target_M, place[row_M])
         return scorer.step("packed")
 
-    def _hidden(self, backbone: Backbone, model: nn.Module, trie: TokenTrie, targets: Targets) -> tuple[Tensor, Index]:
+    def _hidden(self, backbone: Backbone, trie: TokenTrie, targets: Targets) -> tuple[Tensor, Index]:
         """Hidden states and the trie tokens they belong to."""
         device = backbone.device
-        if self.kernels and available(backbone, model):
+        if self.kernels and takes_kernels(backbone):
             cut = plan(trie, targets.before_U, chunk_tokens=None, bush_tokens=self.bush_tokens)
             token_T = np.concatenate([unit.token_L for unit in cut.units])
             with using(backbone, pack(cut, dtype=backbone.dtype)):

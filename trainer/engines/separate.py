@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from trainer.engines.backbone import Backbone
 from trainer.engines.head import Scorer
+from trainer.engines.probe import check
 from trainer.engines.step import Step, Targets
 from trainer.losses import Objective
 from trainer.trie import TokenTrie
@@ -41,6 +42,8 @@ def run(
     model: nn.Module, trie: TokenTrie, objective: Objective | None, *, keep: bool = False, name: str = "separate"
 ) -> Step:
     backbone, targets = Backbone(model), Targets.of(trie)
+    check(backbone, trie.longest)
+    whole = bool(backbone.rotates_by_length(trie.longest))
     scorer = Scorer(backbone, targets, objective=objective, keep=keep)
     branch_U = trie.branch_N[trie.node_T[targets.token_U]]
     depth_U = trie.depth_T[targets.before_U]
@@ -51,7 +54,9 @@ def run(
         if not len(target_M):
             continue
         row_M = depth_U[target_M]
-        path_L = trie.path_tokens(int(leaf))[: row_M.max() + 1]  # nothing behind the last predictor is needed
+        path_L = trie.path_tokens(int(leaf))
+        if not whole:
+            path_L = path_L[: row_M.max() + 1]  # nothing behind the last predictor is needed
         ids_L = torch.as_tensor(trie.ids_T[path_L], dtype=torch.int64, device=backbone.device)
         scorer.score(backbone.hidden(ids_L), target_M, row_M)
     return scorer.step(name)
