@@ -15,6 +15,8 @@ from recorder.message import Block, Message, Reply
 from treebuilder.node import Node
 from treebuilder.quotes import MIN_LINE
 
+NEAR = 8
+"""Lines of a scope, the latest first, among which a call that continues none is looked for. Ours."""
 RECENT = 6
 """Turns of a line that a call is compared with besides the one it continues. Ours: parallel calls are fewer."""
 

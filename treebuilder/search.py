@@ -5,14 +5,11 @@ from dataclasses import dataclass
 
 from recorder.call import Call
 from treebuilder.arrival import New
-from treebuilder.lineage import ABSENT, Line, Mark, Match, as_messages, delegated, echo_at
+from treebuilder.lineage import ABSENT, NEAR, Line, Mark, Match, as_messages, delegated, echo_at
 from treebuilder.node import shared
 from treebuilder.quotes import quote
 from treebuilder.state import State, replied
 from treebuilder.tree import Kind
-
-NEAR = 8
-"""Lines of a scope, the latest first, among which a call that continues none is looked for. Ours."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from recorder.call import Outcome
 from recorder.message import Head, Message
 from treebuilder.arrival import New
-from treebuilder.lineage import RECENT, Line, as_messages, echo_at
+from treebuilder.lineage import NEAR, RECENT, Line, as_messages, echo_at
 from treebuilder.node import Node, Trie
 from treebuilder.tree import Turn
 
@@ -62,9 +63,8 @@ class State:
         return self.trie.grow(base, messages[base.depth if base is not None else 0 :])
 
     def waits_since(self, scope: str, turn: int) -> bool:
-        """A reply sampled after that turn has not been met again yet."""
-        waiting = self.unechoed.get(scope)
-        return bool(waiting) and next(reversed(waiting)) > turn
+        """One of the latest replies that no prefix holds yet was sampled after that turn."""
+        return any(index > turn for index in islice(reversed(self.unechoed.get(scope, {})), NEAR))
 
     def sampler(self, scope: str, message: Message) -> int | None:
         """The last turn of the scope that sampled this very message."""

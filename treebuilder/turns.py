@@ -21,15 +21,18 @@ def make_turn(
     verdict: Verdict,
     *,
     parent: int | None = None,
+    front: int | None = None,
     edit: Edit | None = None,
     match: Match = ABSENT,
     quotes: int | None = None,
     origin: int | None = None,
 ) -> Turn:
+    """`front`: messages shared with the parent turn; None = not known yet."""
     before = state.turns[parent] if parent is not None else None
-    front = 0
-    if before is not None:
-        front = shared(before.node, new.node)
+    if before is None:
+        front = 0
+    else:
+        front = shared(before.node, new.node) if front is None else front
         if edit is None:
             if front == before.depth:
                 edit = _growth(front, new.messages(front))
