@@ -87,6 +87,13 @@ class Renderer:
         """After the last call: True = all prompts are the template's own text. Else render the calls again."""
         return self._teller.confirm()
 
+    def forget(self) -> None:
+        """What comes next is rendered as if nothing had come before; between families, so that memory stays flat."""
+        self._sampled.clear()
+        self._comparison.forget()
+        self._teller.forget()
+        self.segments.forget()
+
     def count(self, reply: Reply) -> int:
         """Tokens of a reply whose call is not rendered: the served ids, else its blocks' names and texts alone."""
         if reply.served is not None:

@@ -27,6 +27,7 @@ BREAK = "\ufdd0"
 _EMPTY: Ids = np.zeros(0, dtype=np.int32)
 _REACHING = ("lstrip", "rstrip", "single_word")
 _PREFIXING = ("Metaspace", "Prepend")
+CACHED_CHARS = 1 << 24  # ours: text looked up rather than tokenised; above that `forget` drops it
 KEPT = 64  # ours: threads whose last text is remembered; sessions seen have up to a dozen open at once
 
 
@@ -75,6 +76,12 @@ class Segments:
                         rules | {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
                     )
                 )
+
+    def forget(self) -> None:
+        """Drop the texts that were seen, and what was looked up if it is much; ids come out the same."""
+        self._seen.clear()
+        if sum(map(len, self._cache)) > CACHED_CHARS:
+            self._cache.clear()
 
     def escape(self, content: str) -> str:
         """Content as a template may see it: no added token is spelled in it, no half of a surrogate pair."""

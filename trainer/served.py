@@ -49,6 +49,9 @@ class Comparison:
     decode: Callable[[Sequence[int]], str]
     _judged: dict[tuple[int, bytes, bytes], tuple[Cause, str]] = field(default_factory=dict)
 
+    def forget(self) -> None:
+        self._judged.clear()
+
     def prompt(self, served: Ids, rendered: Ids, messages: Sequence[Message]) -> Difference | None:
         return self._difference("prompt", served, rendered, [b for m in messages for b in m.blocks])
 

@@ -27,6 +27,9 @@ from treebuilder.tree import Trajectory
 
 TOO_LONG = "truncated to length"
 
+ONE_FILE = {"": ["rows.jsonl"]}
+"""What a manifest without `shards` stands for."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
@@ -86,7 +89,8 @@ def from_trajectories(
             excused.update(chosen.excused_tokens)
             if chosen.samples:
                 kinds = tuple(turn.kind.value for turn in chosen.turns)
-                found.append(Episode(session, chosen.samples, kinds, split.of(trajectory) if split else ""))
+                part = split.of(trajectory) if split else ""
+                found.append(Episode(session, chosen.samples, kinds, trajectory.sessions[0], part))
     if split is not None:
         split.check({episode.split for episode in found})
     notes = []
@@ -103,9 +107,11 @@ def from_export(path: Path, *, max_tokens: int | None = None) -> Source:
     """The episodes of a logittree export. SourceError where `path` holds none."""
     try:
         manifest = orjson.loads((path / MANIFEST).read_bytes())
-        lines = (path / "rows.jsonl").read_bytes().splitlines()
+        shards = [
+            (part, f) for part, files in manifest.get("shards", ONE_FILE).items() for f in files if f.endswith(".jsonl")
+        ]
         excused = {reason: int(left["tokens"]) for reason, left in manifest["conservation"]["excused"].items()}
-        rows = [_Row.read(orjson.loads(line)) for line in lines]
+        rows = [_Row.read(line, part) for part, f in shards for line in (path / f).read_bytes().splitlines()]
     except (OSError, ValueError, KeyError, TypeError) as e:
         raise SourceError(f"{path}: expected an export in logittree format, got {type(e).__name__}: {e}") from e
     calls: dict[str, dict[int, list[tuple[_Row, _Span]]]] = {}
@@ -116,7 +122,8 @@ def from_export(path: Path, *, max_tokens: int | None = None) -> Source:
     for trajectory, turns in calls.items():
         listed = [turns[turn] for turn in sorted(turns)]
         members = tuple(_sample(trajectory, places) for places in listed)
-        found.append(Episode(trajectory, members, tuple(places[0][1].kind for places in listed)))
+        kinds = tuple(places[0][1].kind for places in listed)
+        found.append(Episode(trajectory, members, kinds, listed[0][0][0].split))
     return _within(found, Counter(excused), [], max_tokens)
 
 
@@ -139,15 +146,17 @@ class _Row:
     ids: np.ndarray[tuple[int], np.dtype[np.int32]]
     logprobs: list[float | None]
     spans: tuple[_Span, ...]
+    split: str
 
     @classmethod
-    def read(cls, row: dict[str, object]) -> _Row:
+    def read(cls, line: bytes, split: str) -> _Row:
+        row = orjson.loads(line)
         owners = row["owners"]
         assert isinstance(owners, list)
         logprobs = row["logprobs"]
         assert isinstance(logprobs, list)
         spans = tuple(_Span(**{name: owner[name] for name in _Span.__slots__}) for owner in owners)
-        return cls(str(row["trajectory"]), np.asarray(row["input_ids"], dtype=np.int32), logprobs, spans)
+        return cls(str(row["trajectory"]), np.asarray(row["input_ids"], dtype=np.int32), logprobs, spans, split)
 
 
 def _sample(trajectory: str, places: list[tuple[_Row, _Span]]) -> Sample:

@@ -74,6 +74,10 @@ class Teller:
             return told
         return self._whole(exchange)
 
+    def forget(self) -> None:
+        """After `confirm`: no line is grown from any more."""
+        self._lines.clear()
+
     def confirm(self) -> bool:
         """True = every prefix told by what it grew reads as when told whole. Else from now on all are told whole."""
         for line in self._lines:

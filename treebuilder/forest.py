@@ -6,7 +6,7 @@ A tree is built over a whole family, for a session may have been forked from ano
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, overload
 
 from recorder.call import Call
 from recorder.errors import MemorywalkerError
@@ -54,10 +54,9 @@ class Forest:
         wanted = frozenset(name for one in found for name in one.sessions)
         return cls(store, tuple(families[number] for number in needed), wanted)
 
-    def trees(self) -> Iterator[Trajectory]:
+    def trees(self) -> "Trees":
         """One tree a family, whole: `wanted` says which of its sessions were asked for."""
-        for family in self.families:
-            yield build(self.store.calls(sessions=family))
+        return Trees(self.store, self.families)
 
     def tree(self, *, structural: bool = False, each: Callable[[Call], None] = lambda call: None) -> Trajectory:
         """The sessions asked for as one tree; `each` sees every call that it is built of."""
@@ -75,6 +74,26 @@ class Forest:
             mine = {call.seq for call in self.store.calls(sessions=self.wanted)}
             return trajectory.only({turn.session for turn in trajectory if turn.call.seq in mine})
         return trajectory.only(self.wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Trees(Sequence[Trajectory]):
+    """Trees of families, each built when it is asked for and not kept."""
+
+    store: Calls
+    families: tuple[tuple[str, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.families)
+
+    @overload
+    def __getitem__(self, at: int) -> Trajectory: ...
+    @overload
+    def __getitem__(self, at: slice) -> "Trees": ...
+    def __getitem__(self, at: int | slice) -> "Trajectory | Trees":
+        if isinstance(at, slice):
+            return Trees(self.store, self.families[at])
+        return build(self.store.calls(sessions=self.families[at]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """The LogitTree dataset: read back, it is the rows; written, it is whole or not there."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -115,12 +114,12 @@ class TestWrittenWholeOrNotAtAll:
             assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
 
     def test_an_export_that_fails_leaves_nothing(self, tmp_path: Path) -> None:
-        def failing() -> Iterator[Trajectory]:
-            yield compacted()
-            raise RuntimeError("the database went away")
+        class Failing(list[Trajectory]):
+            def __getitem__(self, at: object) -> Trajectory:  # type: ignore[override]
+                raise RuntimeError("the database went away")
 
         with pytest.raises(RuntimeError, match="went away"):
-            export(failing(), renderer("qwen3"), out=tmp_path / "d")
+            export(Failing([compacted()]), renderer("qwen3"), out=tmp_path / "d")
         assert list(tmp_path.iterdir()) == []
 
     def test_an_earlier_export_stays_unless_overwritten(self, tmp_path: Path) -> None:

@@ -1,50 +1,26 @@
 """Datasets for trainers, one module per format."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
 
 from recorder.errors import ExportError
 from trainer.export import logittree, tree, trl_sft
 from trainer.export.folder import MANIFEST, check_free, folder
-from trainer.export.manifest import Counts, Manifest, file_hash, tokenizer_hash
-from trainer.export.mismatches import Mismatches
+from trainer.export.manifest import Manifest, file_hash, own_version, tokenizer_hash
+from trainer.export.writer import Writer
 from trainer.render import Renderer
 from trainer.rollouts import Rollout
 from trainer.samples import Choice, Selection, samples
 from trainer.split import Split
-from trainer.trie import TokenTrie
 from treebuilder.tree import Trajectory
 
-WRITERS: dict[str, Callable[[Path], "Writer"]] = {
-    "logittree": logittree.Writer,
-    "tree": tree.Writer,
-    "trl-sft": trl_sft.Writer,
-}
-FORMATS = tuple(WRITERS)
-
-
-class Writer(Protocol):
-    """Writes one format into a directory, a trajectory at a time."""
-
-    rows: int
-    owned_tokens: int
-    """Sampled tokens written as trained, counted from what was written."""
-
-    def add(self, trajectory: str, selection: Selection, trie: TokenTrie) -> None: ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
+FORMATS = {module.FORMAT.name: module.FORMAT for module in (logittree, tree, trl_sft)}
 
 
 def export(
-    trajectories: Iterable[Trajectory],
+    families: Sequence[Trajectory],
     renderer: Renderer,
     *,
     out: Path,
@@ -52,53 +28,74 @@ def export(
     format: str = "logittree",
     tokenizer: str = "",
     source: str = "",
+    state: str = "",
     choice: Choice = Choice(),  # noqa: B008  frozen
     rollouts: Mapping[str, Rollout] | None = None,
     split: Split | None = None,
+    shard_rows: int | None = None,
     overwrite: bool = False,
+    resume: bool = False,
     progress: Callable[[], None] = lambda: None,
 ) -> Manifest:
-    """Write the sessions of some trajectories as a dataset; one trajectory, a family whole, at a time is in memory.
+    """Write the sessions of some families as a dataset. A family is asked for when its turn comes, then forgotten.
 
     `sessions`: only these, None = all. `rollouts`: what they earned, None = every advantage is 1. `split`: parts of the
-    dataset, each in a folder of its name. `tokenizer` and `source` are names for the manifest; `progress` is called
-    after each call. ExportError if `out` is taken or cannot be written, or tokens do not add up: nothing is left then.
+    dataset, each in a folder of its name. `shard_rows`: rows at which a file is full. `tokenizer` and `source` are
+    names for the manifest. `state` says what the families are made of: `resume` goes on only where it is the same.
+    `progress` is called after each call. ExportError if `out` is taken, cannot be written, or the tokens do not add
+    up: then nothing is at `out`.
     """
     if format not in FORMATS:
         raise ExportError(f"format: expected one of {', '.join(FORMATS)}, got {format!r}")
+    chosen = FORMATS[format]
     check_free(out, overwrite=overwrite)
-    counts = Counts()
-    with folder(out, overwrite=overwrite) as unfinished:
-        mismatches = Mismatches(unfinished)
-        with ExitStack() as stack:
-            writers: dict[str, Writer] = {}
-            for part in split.names if split else ("",):
-                (unfinished / part).mkdir(exist_ok=True)
-                writers[part] = stack.enter_context(WRITERS[format](unfinished / part))
-            stack.enter_context(mismatches)
-            for trajectory in trajectories:
-                part = split.of(trajectory) if split else ""
-                for session in trajectory.sessions:
-                    if sessions is not None and session not in sessions:
-                        continue
-                    chosen = samples(
-                        trajectory, renderer, session=session, choice=choice, rollouts=rollouts, progress=progress
-                    )
-                    selection = replace(chosen, split=part)
-                    trie = TokenTrie.build(selection.samples)
-                    counts.add(selection, trie)
-                    mismatches.add(session, selection)
-                    writers[part].add(session, selection, trie)
-        counts.rows = sum(writer.rows for writer in writers.values())
-        counts.owned_tokens = sum(writer.owned_tokens for writer in writers.values())
-        counts.check()
-        if split:
+    hashed = tokenizer_hash(renderer.tokenizer)
+    settings: dict[str, object] = {
+        "memorywalker": own_version(),
+        "format": format,
+        "tokenizer": hashed,
+        "recording": state,
+        "sessions": _digest(None if sessions is None else sorted(sessions)),
+        "choice": _digest(replace(choice, kinds=None), sorted(choice.kinds or ())),
+        "rewards": _digest(None if rollouts is None else sorted(rollouts.items())),
+        "split": repr(split),
+        "shard rows": shard_rows,
+    }
+    with folder(out, settings=settings, overwrite=overwrite, resume=resume) as (unfinished, journal):
+        writer = Writer(unfinished, journal, chosen, split.names if split else ("",), shard_rows)
+        with writer.abandoning():
+            for index in range(writer.begins_at(), len(families)):
+                family = families[index]
+                part = split.of(family) if split else ""
+                if index >= journal.done(part):
+                    selections = _selections(family, renderer, sessions, choice, rollouts, part, progress)
+                    writer.add(part, selections, families=index + 1)
+                    renderer.forget()
+            shards = writer.finish(len(families))
+        counts = writer.counts
+        if split is not None:
             split.check(set(counts.parts))
-        files = {
-            path.relative_to(unfinished).as_posix(): file_hash(path)
-            for path in sorted(unfinished.rglob("*"))
-            if path.is_file()
-        }
-        manifest = Manifest(format, source, tokenizer, tokenizer_hash(renderer.tokenizer), counts, files, split)
+        paths = sorted(p for p in unfinished.rglob("*") if p.is_file() and p != journal.path)
+        files = {path.relative_to(unfinished).as_posix(): file_hash(path) for path in paths}
+        manifest = Manifest(format, chosen.notes, source, tokenizer, hashed, counts, shards, files, split)
         (unfinished / MANIFEST).write_bytes(manifest.json())
     return manifest
+
+
+def _digest(*values: object) -> str:
+    return "sha256:" + sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _selections(
+    family: Trajectory,
+    renderer: Renderer,
+    sessions: Collection[str] | None,
+    choice: Choice,
+    rollouts: Mapping[str, Rollout] | None,
+    part: str,
+    progress: Callable[[], None],
+) -> Iterator[tuple[str, Selection]]:
+    for session in family.sessions:
+        if sessions is None or session in sessions:
+            chosen = samples(family, renderer, session=session, choice=choice, rollouts=rollouts, progress=progress)
+            yield session, replace(chosen, split=part)

@@ -1,6 +1,6 @@
 """LogitTree rows as JSONL and Parquet: one row a branch, every sampled token with loss exactly once.
 
-`rows.jsonl` and `rows.parquet` hold the same rows in the same order (trajectories as given, branches depth first):
+`rows.jsonl` and `rows.parquet` hold the same rows in the same order (sessions as given, branches depth first):
 
     id             str            `TRAJECTORY:BRANCH`
     trajectory     str            session id of the recorded calls
@@ -18,7 +18,7 @@
     logprobs       list[float?]   nats, as the engine served them; null = not trained here, or not served
     owners         list[struct]   who sampled what:
         call       int            the recorder's number of the call
-        turn       int            its index in the trajectory's tree
+        turn       int            its index in the tree of its family of sessions
         thread     str
         lane       str            main | agent:ID | summary | ...
         kind       str            what the call did to its context
@@ -27,32 +27,26 @@
         advantage  float
         grade      str            served | rendered: where its ids come from
     grade          str            served | rendered | mixed: over the owners
+    rollout        str            the session whose rollout this is part of; a subagent's is the one that started it
+    reward         float | null   of that rollout; null = none was given
+    group          str | null     rollouts of the same group are compared with each other; null = with none
 
 A call stands in the owners of one row, or of two where the same tokens were sampled twice and then went apart.
-`excused.jsonl` has one line per call that does not train: trajectory, call, turn, tokens, reason, detail.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from types import TracebackType
 
 import numpy as np
-import orjson
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from trainer.export.flat import IGNORED
+from trainer.export.format import Format, Record
 from trainer.rows import Row, row
 from trainer.samples import Selection, conserved
 from trainer.trie import TokenTrie
 from treebuilder.tree import Kind
 
 Span = tuple[int, int]
-
-IGNORED = -100
-"""The label that Hugging Face losses skip."""
-
-GROUP_TOKENS = 1 << 20  # ours: a Parquet row group is written once it holds a million tokens
 
 _OWNER = pa.struct(
     [
@@ -82,128 +76,73 @@ SCHEMA = pa.schema(
         ("logprobs", pa.list_(pa.float64())),
         ("owners", pa.list_(_OWNER)),
         ("grade", pa.string()),
+        ("rollout", pa.string()),
+        ("reward", pa.float64()),
+        ("group", pa.string()),
     ]
 )
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerSpan:
-    call: int
-    turn: int
-    thread: str
-    lane: str
-    kind: str
-    start: int
-    stop: int
-    advantage: float
-    grade: str
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A row as written; the fields are documented above."""
-
-    id: str
-    trajectory: str
-    branch: int
-    parent_branch: int | None
-    fork: int
-    fork_kind: str
-    input_ids: list[int]
-    loss_mask: list[int]
-    labels: list[int]
-    advantages: list[float]
-    logprobs: list[float | None]
-    owners: list[OwnerSpan]
-    grade: str
-
-
-def records(trajectory: str, selection: Selection, trie: TokenTrie) -> Iterator[Record]:
-    """The rows of one trajectory, one at a time. ExportError if their loss does not add up."""
+def records(session: str, selection: Selection, trie: TokenTrie) -> Iterator[Record]:
     sampled: dict[int, list[Span]] = {}
     rows = (row(trie, branch) for branch in range(len(trie.leaf_B)))
     for one in conserved(selection, rows):
-        yield record(trajectory, selection, one, sampled=sampled)
+        yield _record(session, selection, one, sampled)
         sampled[one.branch] = [(o.start, o.stop) for o in one.owners]
 
 
-def record(trajectory: str, selection: Selection, row: Row, *, sampled: Mapping[int, Sequence[Span]]) -> Record:
+def _record(session: str, selection: Selection, row: Row, sampled: Mapping[int, Sequence[Span]]) -> Record:
     """`sampled`: spans with loss of the branches written before."""
-    advantages = np.zeros(len(row))
-    logprobs: list[float | None] = [None] * len(row)
+    advantages, logprobs = np.zeros(len(row)), np.full(len(row), np.nan)
     owners = []
     for owner in row.owners:
         sample, turn = selection.samples[owner.sample], selection.turns[owner.sample]
         advantages[owner.start : owner.stop] += sample.advantage
         if sample.logprobs is not None:
             first = owner.start - len(sample.prompt_ids)
-            served = sample.logprobs[first : first + owner.stop - owner.start]
-            logprobs[owner.start : owner.stop] = [float(x) for x in served]
-        grade = selection.grades[owner.sample]
-        where = (turn.call.seq, turn.index, turn.thread, turn.lane, turn.kind.value)
-        owners.append(OwnerSpan(*where, owner.start, owner.stop, sample.advantage, grade))
-    grades = {o.grade for o in owners}
-    fork_kind = owners[0].kind if owners else ""
-    if row.parent is not None and fork_kind and Kind(fork_kind).grows:
-        replied = any(s <= row.fork < e for s, e in sampled.get(row.parent, []))
-        fork_kind = "echo" if replied else "template"
-    return Record(
-        id=f"{trajectory}:{row.branch}",
-        trajectory=trajectory,
-        branch=row.branch,
-        parent_branch=row.parent,
-        fork=row.fork,
-        fork_kind=fork_kind,
-        input_ids=row.ids.tolist(),
-        loss_mask=row.loss_mask.astype(int).tolist(),
-        labels=np.where(row.loss_mask, row.ids, IGNORED).tolist(),
-        advantages=advantages.tolist(),
-        logprobs=logprobs,
-        owners=owners,
-        grade=grades.pop() if len(grades) == 1 else "mixed",
-    )
+            logprobs[owner.start : owner.stop] = sample.logprobs[first : first + owner.stop - owner.start]
+        owners.append(
+            {
+                "call": turn.call.seq,
+                "turn": turn.index,
+                "thread": turn.thread,
+                "lane": turn.lane,
+                "kind": turn.kind.value,
+                "start": owner.start,
+                "stop": owner.stop,
+                "advantage": sample.advantage,
+                "grade": selection.grades[owner.sample],
+            }
+        )
+    first_call = row.owners[0].sample
+    grades = {selection.grades[owner.sample] for owner in row.owners}
+    of = selection.samples[first_call]
+    fields = {
+        "id": f"{session}:{row.branch}",
+        "trajectory": session,
+        "branch": row.branch,
+        "parent_branch": row.parent,
+        "fork": row.fork,
+        "fork_kind": _fork_kind(row, selection.turns[first_call].kind, sampled),
+        "input_ids": row.ids,
+        "loss_mask": row.loss_mask.astype(np.int8),
+        "labels": np.where(row.loss_mask, row.ids, IGNORED).astype(np.int32),
+        "advantages": advantages,
+        "logprobs": logprobs,
+        "owners": owners,
+        "grade": grades.pop() if len(grades) == 1 else "mixed",
+        "rollout": None if of.rollout is None else str(of.rollout),
+        "reward": of.reward,
+        "group": None if of.group is None else str(of.group),
+    }
+    return Record(fields, tokens=len(row), trained=sum(o.stop - o.start for o in row.owners))
 
 
-class Writer:
-    """Streams rows into a directory; holds one Parquet row group in memory."""
+def _fork_kind(row: Row, kind: Kind, sampled: Mapping[int, Sequence[Span]]) -> str:
+    if row.parent is None or not kind.grows:
+        return kind.value
+    replied = any(start <= row.fork < stop for start, stop in sampled.get(row.parent, []))
+    return "echo" if replied else "template"
 
-    def __init__(self, out: Path) -> None:
-        self._jsonl = (out / "rows.jsonl").open("wb")
-        self._excused = (out / "excused.jsonl").open("wb")
-        self._parquet = pq.ParquetWriter(out / "rows.parquet", SCHEMA, compression="zstd")
-        self._group: list[dict[str, object]] = []
-        self._tokens = 0
-        self.rows = 0
-        self.owned_tokens = 0
-        """Tokens owned in the rows written so far."""
 
-    def __enter__(self) -> "Writer":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self._flush()
-        self._parquet.close()
-        self._jsonl.close()
-        self._excused.close()
-
-    def add(self, trajectory: str, selection: Selection, trie: TokenTrie) -> None:
-        for one in records(trajectory, selection, trie):
-            fields = {name: getattr(one, name) for name in SCHEMA.names} | {"owners": [asdict(o) for o in one.owners]}
-            self._jsonl.write(orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE))
-            self._group.append(fields)
-            self._tokens += len(one.input_ids)
-            self.rows += 1
-            self.owned_tokens += sum(o.stop - o.start for o in one.owners)
-            if self._tokens >= GROUP_TOKENS:
-                self._flush()
-        for left in selection.excused:
-            line = {"trajectory": trajectory} | asdict(left)
-            self._excused.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-
-    def _flush(self) -> None:
-        if self._group:
-            self._parquet.write_table(pa.Table.from_pylist(self._group, schema=SCHEMA))
-        self._group, self._tokens = [], 0
+FORMAT = Format("logittree", records, ("jsonl", "parquet"), SCHEMA, stem="rows")

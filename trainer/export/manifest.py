@@ -2,9 +2,10 @@
 
 import hashlib
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import orjson
 from transformers import PreTrainedTokenizerBase
@@ -19,14 +20,14 @@ VERSION = 1
 
 @dataclass(slots=True)
 class Counts:
-    """Sums over the trajectories written so far."""
+    """Sums over the sessions written so far."""
 
     trajectories: int = 0
     calls: int = 0
     """Calls looked at, whatever became of them."""
     rows: int = 0
     branch_tokens: int = 0
-    """Tokens of all rows."""
+    """Tokens of one row per branch."""
     trie_tokens: int = 0
     """Tokens that an exact shared pass computes."""
     call_tokens: int = 0
@@ -38,7 +39,7 @@ class Counts:
     silent_calls: int = 0
     """Calls that sampled nothing."""
     owned_tokens: int = 0
-    """Tokens owned by the rows as written: what conservation is checked against."""
+    """Tokens trained by the records as written: what conservation is checked against."""
     fallbacks: Counter[str] = field(default_factory=Counter)
     grades: Counter[str] = field(default_factory=Counter)
     mismatches: Counter[str] = field(default_factory=Counter)
@@ -73,6 +74,22 @@ class Counts:
             self.excused_calls[one.reason.value] += 1
             self.excused_tokens[one.reason.value] += one.tokens
 
+    def plus(self, other: "Counts") -> "Counts":
+        total = {}
+        for f in fields(self):
+            mine, theirs = getattr(self, f.name), getattr(other, f.name)
+            total[f.name] = mine | theirs if isinstance(mine, set) else mine + theirs
+        return Counts(**total)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON; `of` reads it back."""
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"groups": sorted(self.groups, key=str)}
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> "Counts":
+        read: dict[str, Any] = {name: Counter(v) if isinstance(v, dict) else v for name, v in plain.items()}
+        return cls(**read | {"groups": set(plain["groups"])})
+
     def check(self) -> None:
         """sampled = trained + excused, as written; every call is one of trained, excused and silent. ExportError if
         not."""
@@ -90,13 +107,17 @@ class Manifest:
     """`manifest.json`, field by field."""
 
     format: str
+    lost: tuple[str, ...]
+    """What the format has no place for."""
     source: str
     """The database or files the calls came from."""
     tokenizer: str
-    """Its name as given; empty = the format has no tokens."""
+    """Its name as given."""
     tokenizer_hash: str
     """`sha256:` over vocabulary, rules and chat template."""
     counts: Counts
+    shards: dict[str, list[str]]
+    """Part -> its data files in order; each kind of file holds all rows. The part is empty where there are none."""
     files: dict[str, tuple[str, int]]
     """Name -> (`sha256:` of its bytes, its size in bytes)."""
     split: Split | None = None
@@ -112,7 +133,7 @@ class Manifest:
         told += [f"  {n:,} excused: {r}, {c.excused_calls[r]:,} calls" for r, n in sorted(c.excused_tokens.items())]
         told += [f"  {n:,} calls served other ids than the template's: {m}" for m, n in sorted(c.mismatches.items())]
         told += [f"  {n:,} calls said otherwise for this template: {f}" for f, n in sorted(c.fallbacks.items())]
-        return told
+        return told + [f"not in this format: {lost}" for lost in self.lost]
 
     def json(self) -> bytes:
         c = self.counts
@@ -121,7 +142,8 @@ class Manifest:
         content = {
             "manifest_version": VERSION,
             "format": self.format,
-            "memorywalker": _own_version(),
+            "lost": list(self.lost),
+            "memorywalker": own_version(),
             "source": self.source,
             "tokenizer": {"name": self.tokenizer, "hash": self.tokenizer_hash},
             "scheme": "logittree",
@@ -146,6 +168,7 @@ class Manifest:
                 "seed": self.split.seed,
                 "parts": {name: {"share": share, "sessions": c.parts[name]} for name, share in self.split.shares},
             },
+            "shards": self.shards,
             "files": {name: {"hash": h, "size_bytes": n} for name, (h, n) in sorted(self.files.items())},
         }
         return orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -162,7 +185,7 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     return "sha256:" + hashlib.sha256(f"{rules}\0{tokenizer.chat_template}".encode()).hexdigest()
 
 
-def _own_version() -> str:
+def own_version() -> str:
     try:
         return version("memorywalker")
     except PackageNotFoundError:

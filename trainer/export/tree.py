@@ -14,16 +14,16 @@ owners      list[struct]   who sampled what, one entry per run of input_ids:
     offset, length                            the run
     advantage                                 of its rollout
     logprobs               list[float] | null nats, one per token of the run; null = not served
+rollout, reward, group                        as in `logittree`
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from trainer.export.format import Format, Record
 from trainer.samples import Selection
 from trainer.trie import TokenTrie
 
@@ -50,43 +50,35 @@ SCHEMA = pa.schema(
         ("position", pa.list_(pa.int64())),
         ("nodes", pa.list_(_NODE)),
         ("owners", pa.list_(_OWNER)),
+        ("rollout", pa.string()),
+        ("reward", pa.float64()),
+        ("group", pa.string()),
     ]
 )
 
 
-class Writer:
-    """Writes a trajectory at a time."""
-
-    def __init__(self, out: Path) -> None:
-        self._parquet = pq.ParquetWriter(out / "tree.parquet", SCHEMA, compression="zstd")
-        self.rows = 0
-        self.owned_tokens = 0
-
-    def __enter__(self) -> "Writer":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._parquet.close()
-
-    def add(self, trajectory: str, selection: Selection, trie: TokenTrie) -> None:
-        owners = [one for index in range(len(selection.samples)) for one in _owned(index, selection, trie)]
-        lengths = trie.stop_N - trie.start_N
-        row = {
-            "trajectory": trajectory,
-            "input_ids": trie.ids_T,
-            "before": trie.before_T,
-            "position": trie.depth_T,
-            "nodes": [
-                {"parent": int(p), "offset": int(o), "length": int(n)}
-                for p, o, n in zip(trie.parent_N, trie.offset_N, lengths, strict=True)
-            ],
-            "owners": owners,
-        }
-        self._parquet.write_table(pa.Table.from_pylist([row], schema=SCHEMA))
-        self.rows += 1
-        self.owned_tokens += sum(len(trie.completion_tokens(index)) for index in range(len(selection.samples)))
+def records(session: str, selection: Selection, trie: TokenTrie) -> Iterator[Record]:
+    """One, or none where the session sampled nothing."""
+    if not selection.samples:
+        return
+    owners = [one for index in range(len(selection.samples)) for one in _owned(index, selection, trie)]
+    lengths = trie.stop_N - trie.start_N
+    of = selection.samples[0]
+    fields = {
+        "trajectory": session,
+        "input_ids": trie.ids_T,
+        "before": trie.before_T,
+        "position": trie.depth_T,
+        "nodes": [
+            {"parent": int(p), "offset": int(o), "length": int(n)}
+            for p, o, n in zip(trie.parent_N, trie.offset_N, lengths, strict=True)
+        ],
+        "owners": owners,
+        "rollout": None if of.rollout is None else str(of.rollout),
+        "reward": of.reward,
+        "group": None if of.group is None else str(of.group),
+    }
+    yield Record(fields, tokens=trie.unique_tokens, trained=sum(int(one["length"]) for one in owners))  # type: ignore[call-overload]
 
 
 def _owned(index: int, selection: Selection, trie: TokenTrie) -> list[dict[str, object]]:
@@ -109,3 +101,6 @@ def _owned(index: int, selection: Selection, trie: TokenTrie) -> list[dict[str, 
         }
         for start, stop in pairwise(borders)
     ]
+
+
+FORMAT = Format("tree", records, ("parquet",), SCHEMA, stem="tree")

@@ -1,22 +1,24 @@
-"""TRL's SFTTrainer, tokens as they are: `train.parquet`, one row a branch, as in `logittree` but only what TRL reads.
+"""TRL's SFTTrainer, tokens as they are: one row a branch.
 
     input_ids        list[int]   the whole context, root to leaf; a dataset that has it is not tokenised again
     labels           list[int]   input_ids where trained, else -100 (not shifted): TRL 1.x takes them as they are
     completion_mask  list[int]   1 = trained: what TRL 0.x reads in place of labels
     id               str         `TRAJECTORY:BRANCH`, for you; TRL drops columns it does not know
 
-Advantages have no place in this format: all trained tokens weigh the same. Use it as
-`SFTTrainer(train_dataset=load_dataset("parquet", data_files="DIR/train.parquet")["train"], ...)` without packing and
-with `max_length=None`, which would cut rows (and their trained tokens) at 1024 otherwise.
+    rows = load_dataset("parquet", data_files="DIR/train*.parquet")["train"]
+    SFTTrainer(model, args=SFTConfig(max_length=None), train_dataset=rows).train()
+
+`max_length=None`, for rows would be cut, with their trained tokens, at 1024; no packing.
+Read from: huggingface/trl trl/trainer/sft_trainer.py (`DataCollatorForLanguageModeling`, the dataset preparation).
 """
 
-from pathlib import Path
-from types import TracebackType
+from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from trainer.export.logittree import GROUP_TOKENS, records
+from trainer.export.flat import flats
+from trainer.export.format import Format, Record
 from trainer.samples import Selection
 from trainer.trie import TokenTrie
 
@@ -30,37 +32,15 @@ SCHEMA = pa.schema(
 )
 
 
-class Writer:
-    """Streams rows into a directory; holds one Parquet row group in memory."""
+def records(session: str, selection: Selection, trie: TokenTrie) -> Iterator[Record]:
+    for flat in flats(session, selection, trie):
+        fields = {
+            "input_ids": flat.ids_L,
+            "labels": flat.labels_L,
+            "completion_mask": flat.mask_L.astype(np.int8),
+            "id": flat.id,
+        }
+        yield Record(fields, tokens=len(flat.ids_L), trained=flat.trained)
 
-    def __init__(self, out: Path) -> None:
-        self._parquet = pq.ParquetWriter(out / "train.parquet", SCHEMA, compression="zstd")
-        self._group: list[dict[str, object]] = []
-        self._tokens = 0
-        self.rows = 0
-        self.owned_tokens = 0
 
-    def __enter__(self) -> "Writer":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self._flush()
-        self._parquet.close()
-
-    def add(self, trajectory: str, selection: Selection, trie: TokenTrie) -> None:
-        for one in records(trajectory, selection, trie):
-            masks = {"labels": one.labels, "completion_mask": one.loss_mask}
-            self._group.append({"input_ids": one.input_ids, **masks, "id": one.id})
-            self._tokens += len(one.input_ids)
-            self.rows += 1
-            self.owned_tokens += sum(o.stop - o.start for o in one.owners)
-            if self._tokens >= GROUP_TOKENS:
-                self._flush()
-
-    def _flush(self) -> None:
-        if self._group:
-            self._parquet.write_table(pa.Table.from_pylist(self._group, schema=SCHEMA))
-        self._group, self._tokens = [], 0
+FORMAT = Format("trl-sft", records, ("parquet",), SCHEMA, advantages=False, logprobs=False)
