@@ -371,11 +371,18 @@ def show(
     db: Db = "",
     structural: Structural = False,
     all_: Annotated[bool, typer.Option("--all", help="Every call; without it, runs of appends are folded.")] = False,
+    json: Json = False,
 ) -> None:
     """The tree of a session, drawn in the terminal."""
     from treebuilder.show import render
+    from treebuilder.show_lines import lines
 
-    _print(render(_of_sessions(db, session, structural=structural), fold=not all_))
+    trajectory = _of_sessions(db, session, structural=structural)
+    if json:
+        for one in lines(trajectory, fold=not all_):
+            _json(one)
+    else:
+        _print(render(trajectory, fold=not all_))
 
 
 @app.command()
@@ -416,13 +423,17 @@ def diff(
     first: Annotated[int, typer.Argument(metavar="CALL")],
     second: Annotated[int, typer.Argument(metavar="CALL")],
     db: Db = "",
+    json: Json = False,
 ) -> None:
-    """What left and what came between the contexts of two calls (numbers as in `calls`)."""
-    from treebuilder.show import render_diff
+    """What left and what came between two calls (numbers as in `calls`): on the wire, and in what the model sees."""
+    from treebuilder.show_diff import difference, render_diff
 
     with _store(db) as store:
-        one, two = store.call(first), store.call(second)
-    _print(render_diff(one, two))
+        told = difference(store.call(first), store.call(second))
+    if json:
+        _json(told)
+    else:
+        _print(render_diff(told))
 
 
 @app.command(context_settings={"ignore_unknown_options": True})  # a value may begin with a minus
@@ -494,7 +505,7 @@ def export(
     reward: RewardName = "reward",
     advantages: AdvantageName = "grpo",
     split: Annotated[
-        str, typer.Option(metavar="NAME=SHARE,...", help="Parts, in folders: train=0.9,eval=0.1. No trunk is in two.")
+        str, typer.Option(metavar="NAME=SHARE,...", help="Parts: train=0.9,eval=0.1. No trunk is in two.")
     ] = "",
     split_seed: Annotated[int, typer.Option(help="Another number, other parts.")] = 0,
     overwrite: Overwrite = False,
@@ -532,7 +543,7 @@ def export(
         _line(manifest.json().decode())
         return
     counts = manifest.counts
-    excused = ", ".join(f"{tokens:,} {reason}" for reason, tokens in sorted(counts.excused_tokens.items()))
+    excused = ", ".join(f"{tokens:,} {why}" for why, tokens in sorted(counts.excused_tokens.items()) if tokens)
     sampled = counts.trained_tokens + sum(counts.excused_tokens.values())
     _line(f"{counts.rows:,} rows from {counts.trajectories} sessions, {counts.calls} calls, in {out}")
     _line(f"{sampled:,} sampled tokens = {counts.trained_tokens:,} trained + {excused or '0'} excused")
@@ -540,7 +551,8 @@ def export(
     _line(f"{counts.branch_tokens:,} tokens in rows ({share:.1f} times fewer than a row per call)")
     _line(f"{counts.trie_tokens:,} distinct tokens in context: what a shared pass computes")
     if counts.rewarded:
-        idle = f"; {counts.idle_tokens:,} trained tokens have advantage 0" if counts.idle_tokens else ""
+        idle = f"; {counts.idle_tokens:,} trained tokens have advantage 0 (see --advantages)"
+        idle = idle if counts.idle_tokens else ""
         _line(f"{counts.rewarded:,} sessions have a reward, in {len(counts.groups):,} groups{idle}")
     if parts:
         _line("split: " + ", ".join(f"{name} {counts.parts[name]:,} sessions" for name in parts.names))

@@ -16,6 +16,8 @@ class Episode:
     samples: tuple[Sample, ...]
     kinds: tuple[str, ...]
     """One per sample: what happened to its thread's context just before (`treebuilder.tree.Kind`); empty = unknown."""
+    family: str = ""
+    """The same for all sessions that share a trunk: the first one's; empty = it shares none that is known."""
     split: str = ""
     """The part of the dataset it is in, such as train or eval; empty = there are no parts."""
 

@@ -1,4 +1,4 @@
-"""Episodes kept from training, to see whether it helps on others: whole rollouts, chosen by a seed."""
+"""Episodes kept from training, to see whether it helps on others: whole families of rollouts, chosen by a seed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,23 @@ HELD_OUT = "held out for evaluation"
 
 
 def split(source: Source, *, share: float, seed: int) -> tuple[Source, Source]:
-    """What trains, and `share` of the episodes, at least one, to evaluate on. TrainError where none would be left."""
+    """What trains, and about `share` of the episodes to evaluate on, with all that share a trunk with them. TrainError
+    where none would be left."""
     count = len(source.episodes)
-    held = max(1, round(share * count))
-    if held >= count:
-        raise TrainError(f"held out: expected more than {held} episodes to split {share:g} off, got {count}")
-    chosen = set(np.random.default_rng(seed).permutation(count)[:held].tolist())
-    training = tuple(one for at, one in enumerate(source.episodes) if at not in chosen)
-    evaluated = tuple(one for at, one in enumerate(source.episodes) if at in chosen)
+    families = [one.family or one.name for one in source.episodes]
+    names = list(dict.fromkeys(families))
+    chosen: set[str] = set()
+    for at in np.random.default_rng(seed).permutation(len(names))[:-1]:
+        if sum(family in chosen for family in families) >= max(1, round(share * count)):
+            break
+        chosen.add(names[at])
+    if len(chosen) == len(names):
+        alone = f"in {len(names)} that share no trunk"
+        raise TrainError(
+            f"held out: expected episodes to split {share:g} off and some to train on, got {count} {alone}"
+        )
+    training = tuple(one for one, family in zip(source.episodes, families, strict=True) if family not in chosen)
+    evaluated = tuple(one for one, family in zip(source.episodes, families, strict=True) if family in chosen)
     tokens = sum(one.sampled_tokens for one in evaluated)
     return (
         Source(training, {**source.excused, HELD_OUT: tokens}, source.notes),

@@ -11,6 +11,7 @@ from enum import StrEnum
 import numpy as np
 
 from recorder.errors import ExportError, RenderError
+from recorder.message import Reply
 from trainer.render import Rendered, Renderer
 from trainer.rollouts import Rollout, origins
 from trainer.rows import Row
@@ -92,7 +93,8 @@ class Excused:
     call: int
     """The recorder's number."""
     tokens: int
-    """Tokens of the reply's content (its turn's own scaffolding is not counted: it has no rendering)."""
+    """What it would train, so that the sum is the same whatever is chosen; of the reply's content alone where it has
+    no rendering."""
     reason: Reason
     detail: str = ""
 
@@ -210,7 +212,9 @@ def _select(
             except RenderError as e:
                 reason, detail = Reason.NOT_RENDERED, str(e)
         if reason is not None:
-            excused.append(Excused(turn.index, turn.call.seq, renderer.count(turn.reply), reason, detail))
+            excused.append(
+                Excused(turn.index, turn.call.seq, _tokens(turn, turn.reply, renderer, reason), reason, detail)
+            )
             continue
         fallbacks.update(rendered.fallbacks)
         if not len(rendered.completion_ids):
@@ -301,6 +305,15 @@ def _reason(turn: Turn, choice: Choice, retry: Turn | None) -> tuple[Reason | No
     if choice.harness and turn.hints.harness != choice.harness:
         return Reason.FILTERED, f"harness {turn.hints.harness or 'unknown'}"
     return None, ""
+
+
+def _tokens(turn: Turn, reply: Reply, renderer: Renderer, reason: Reason) -> int:
+    if reason not in (Reason.NOT_RENDERED, Reason.COUNT_TOKENS, Reason.WARMUP):
+        try:
+            return len(renderer.render(turn.exchange).completion_ids)
+        except RenderError:
+            pass
+    return renderer.count(reply)
 
 
 def _earned(

@@ -37,9 +37,35 @@ def test_sampled_is_trained_plus_excused() -> None:
     assert got.sampled_tokens == got.trained_tokens + excused
 
 
-def test_excused_tokens_are_the_replys_own() -> None:
+def test_excused_tokens_are_those_that_would_train() -> None:
     title = selected(Trajectory((turn(0, user("hi"), reply=reply("the file"), kind=Kind.SIDE_CALL),)))
-    assert title.excused_tokens == {"side_call": 2}
+    assert title.excused_tokens == {"side_call": 3}  # the, file, <|im_end|>
+
+
+def test_excused_tokens_of_what_has_no_rendering_are_the_replys_content() -> None:
+    cut = turn(0, user("hi"), reply=reply(tool_call('{"a'), stop="max_tokens"), kind=Kind.ROOT)
+    got = samples(Trajectory((cut,)), renderer("llama3"))
+    tokenizer = renderer("llama3").tokenizer
+    alone = sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in ("read", '{"a'))
+    assert got.excused_tokens == {"not_rendered": alone}
+
+
+CHOICES = (
+    Choice(),
+    Choice.of(["main"]),
+    Choice.of(["side", "aborted", "opaque"]),
+    Choice.of(["main", "subagent", "summary", "side", "aborted", "opaque"]),
+    Choice(kinds=frozenset({Kind.SUMMARIZED})),
+    Choice(harness="codex"),
+)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_what_was_sampled_is_the_same_whatever_is_chosen(choice: Choice) -> None:
+    whole = selected(compacted())
+    got = selected(compacted(), choice)
+    assert got.sampled_tokens == whole.sampled_tokens
+    assert got.calls == len(got.samples) + len(got.excused) + got.silent == 8
 
 
 @pytest.mark.parametrize(
@@ -49,7 +75,12 @@ def test_excused_tokens_are_the_replys_own() -> None:
         (Choice(aborted=True), [1, 2, 3, 4, 5]),
         (Choice(opaque=True), [1, 3, 4, 5, 6]),
         (Choice(summaries=False), [1, 3, 5]),
+        (Choice(main=False), [4]),
         (Choice(kinds=frozenset({Kind.SUMMARIZED})), [5]),
+        (Choice(harness="codex"), []),
+        (Choice.of(["main"]), [1, 3, 5]),
+        (Choice.of(["summary", "side"]), [0, 4]),
+        (Choice.of(["main"], kinds=[Kind.ROOT, Kind.SUMMARY_REQUEST]), [1]),
     ],
 )
 def test_each_choice_is_a_flag(choice: Choice, turns: list[int]) -> None:
@@ -99,6 +130,37 @@ def test_samples_carry_call_rollout_thread_and_advantage() -> None:
     assert [s.thread for s in got.samples] == ["s/main", "s/main", "s/summary", "s/main"]
 
 
+class TestRewards:
+    EARNED = {"s": Rollout(0.25, "task", -0.5)}  # noqa: RUF012
+
+    def test_are_on_every_sample_of_the_session(self) -> None:
+        got = samples(compacted(), renderer("qwen3"), rollouts=self.EARNED)
+        assert {(s.reward, s.group, s.advantage) for s in got.samples} == {(0.25, "task", -0.5)}
+
+    def test_that_others_have_excuse_a_session_that_has_none(self) -> None:
+        got = samples(compacted(), renderer("qwen3"), rollouts={"other": Rollout(1.0, "task", 0.5)})
+        assert not got.samples
+        assert got.excused_tokens.keys() == {"side_call", "aborted", "opaque", "no_reward"}
+        assert got.sampled_tokens == selected(compacted()).sampled_tokens
+
+    def test_below_the_least_wanted_excuse_it(self) -> None:
+        got = samples(compacted(), renderer("qwen3"), rollouts=self.EARNED, choice=Choice(min_reward=0.5))
+        filtered = [e for e in got.excused if e.reason is Reason.FILTERED]
+        assert [(e.turn, e.detail) for e in filtered] == [(n, "reward 0.25 below 0.5") for n in (1, 3, 4, 5)]
+        got = samples(compacted(), renderer("qwen3"), rollouts=self.EARNED, choice=Choice(min_reward=0.25))
+        assert len(got.samples) == 4
+
+    def test_of_a_session_are_its_subagents_too_although_they_have_sessions_of_their_own(self) -> None:
+        main = turn(0, user("hi"), reply=reply(tool_call()), kind=Kind.ROOT)
+        helper = turn(1, user("look"), reply=reply("ok"), kind=Kind.ROOT, lane="agent:h", session="h")
+        one = Trajectory((main, dataclasses.replace(helper, origin=0)))
+        (sample,) = samples(one, renderer("qwen3"), session="h", rollouts=self.EARNED).samples
+        assert (sample.rollout, sample.reward, sample.advantage) == ("s", 0.25, -0.5)
+        own = {**self.EARNED, "h": Rollout(3.0, "look", 1.5)}
+        (sample,) = samples(one, renderer("qwen3"), session="h", rollouts=own).samples
+        assert (sample.rollout, sample.reward, sample.advantage) == ("h", 3.0, 1.5)
+
+
 class TestConservation:
     def rows(self) -> tuple[Selection, list[Row]]:
         got = selected(compacted())
@@ -112,6 +174,11 @@ class TestConservation:
         got, rows = self.rows()
         with pytest.raises(ExportError, match=r"call \d: expected \d+ sampled tokens owned once each, got 0"):
             list(conserved(got, rows[1:]))
+
+    def test_fails_where_a_call_is_neither_trained_nor_excused_nor_silent(self) -> None:
+        got, rows = self.rows()
+        with pytest.raises(ExportError, match="expected 8 calls trained, excused or silent, got 7"):
+            list(conserved(dataclasses.replace(got, excused=got.excused[1:]), rows))
 
     def test_fails_where_a_token_nobody_sampled_carries_loss(self) -> None:
         got, rows = self.rows()

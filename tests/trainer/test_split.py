@@ -1,0 +1,102 @@
+"""Parts of a dataset: whole families, the same ones every time, all of them filled or an error."""
+
+from pathlib import Path
+
+import pytest
+from chats import renderer, reply, turn, user
+
+from recorder.errors import SourceError, SplitError
+from recorder.importing import read_har
+from recorder.message import Message
+from trainer.sources import Source, from_trajectories
+from trainer.split import Split
+from treebuilder.build import build
+from treebuilder.tree import Kind, Trajectory
+
+CAPTURES = Path(__file__).parents[1] / "captures"
+
+
+def test_shares_are_read_by_name() -> None:
+    assert Split.parse("train=0.9, eval=0.1", seed=3) == Split((("train", 0.9), ("eval", 0.1)), 3)
+    assert Split.parse("all=1").names == ("all",)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("train", "expected NAME=SHARE,... with shares above 0 that sum to 1, got 'train'"),
+        ("train=x,eval=0.1", "expected NAME=SHARE,... with shares above 0 that sum to 1, got 'train=x'"),
+        ("train=1,eval=0", "expected NAME=SHARE,... with shares above 0 that sum to 1, got 'eval=0'"),
+        ("../up=1", "expected NAME=SHARE,... with shares above 0 that sum to 1, got '../up=1'"),
+        ("a=0.5,a=0.5", "expected each name once, got 'a=0.5,a=0.5'"),
+        ("a=0.5,b=0.4", "expected shares that sum to 1, got 0.9 of 'a=0.5,b=0.4'"),
+    ],
+)
+def test_what_is_no_split_is_said(text: str, words: str) -> None:
+    with pytest.raises(SplitError) as caught:
+        Split.parse(text)
+    assert str(caught.value) == f"split: {words}"
+
+
+def test_shares_are_kept_on_many_families_and_another_seed_gives_other_parts() -> None:
+    keys = [f"session {i}" for i in range(4000)]
+    split = Split.parse("train=0.9,eval=0.1")
+    parts = [split.part(key) for key in keys]
+    assert 320 <= parts.count("eval") <= 480  # 400 expected, standard deviation 19
+    assert parts == [split.part(key) for key in keys]
+    assert parts != [Split(split.shares, 1).part(key) for key in keys]
+
+
+def family(*sessions: str) -> Trajectory:
+    turns = [turn(i, user("hi"), reply=reply("ok"), kind=Kind.ROOT, session=s) for i, s in enumerate(sessions)]
+    return Trajectory(tuple(turns))
+
+
+def test_a_family_is_in_one_part_and_stays_there_when_it_grows() -> None:
+    split = Split.parse("a=0.5,b=0.5")
+    assert {split.of(family("s1", *(f"more{i}" for i in range(n)))) for n in range(9)} == {split.part("s1")}
+
+
+def test_a_part_that_got_nothing_is_an_error() -> None:
+    split = Split.parse("a=0.5,b=0.3,c=0.2")
+    split.check({"a", "b", "c"})
+    with pytest.raises(SplitError, match="expected sessions in each part, got none in b, c"):
+        split.check({"a"})
+
+
+def parted() -> Source:
+    split = Split.parse("a=0.5,b=0.5")
+    mine = {p: [f"s{i}" for i in range(30) if split.part(f"s{i}") == p][:2] for p in "ab"}
+    families = [family(mine["a"][0], "x", "y"), family(mine["b"][0]), family(mine["b"][1])]
+    return from_trajectories(families, renderer("qwen3"), split=split)
+
+
+def test_episodes_carry_their_part_and_no_family_is_in_two() -> None:
+    source = parted()
+    assert [e.split for e in source.episodes] == ["a", "a", "a", "b", "b"]
+    assert [e.family for e in source.episodes[:3]] == [source.episodes[0].name] * 3
+    assert [len(source.part(p).episodes) for p in "ab"] == [3, 2]
+    with pytest.raises(SourceError, match="split eval: expected sessions in it, got none; there is a, b"):
+        source.part("eval")
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.7])
+def test_what_is_held_out_shares_no_trunk_with_what_trains(share: float) -> None:
+    from trainer.held_out import split
+
+    for seed in range(5):
+        training, held = split(parted(), share=share, seed=seed)
+        assert {e.family for e in training.episodes}.isdisjoint({e.family for e in held.episodes})
+        assert training.episodes
+        assert held.episodes
+
+
+def trunk(messages: tuple[Message, ...]) -> bytes:
+    return b"".join(m.digest for m in messages)
+
+
+def test_forked_sessions_of_a_real_harness_are_one_family() -> None:
+    forked = build(read_har(CAPTURES / "opencode" / "fork_anthropic.har"))
+    source = from_trajectories([forked], renderer("qwen3"))
+    assert len(source.episodes) == 2
+    assert len({e.family for e in source.episodes}) == 1
