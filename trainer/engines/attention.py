@@ -218,6 +218,9 @@ def _interface(
     unknown = [name for name in ("attention_mask", "softcap", "s_aux", "position_bias") if asked.get(name) is not None]
     if unknown:
         raise ValueError(f"expected plain attention; {type(module).__name__} asks for {unknown[0]}")
+    if torch.is_autocast_enabled(query.device.type):  # which would cast for torch's own attention
+        low = torch.get_autocast_dtype(query.device.type)
+        query, key, value = query.to(low), key.to(low), value.to(low)
     attention, layer = _active[-1], module.layer_idx
     if layer in attention.attended:
         raise ValueError(f"expected one attention a layer; {type(module).__name__} of layer {layer} attends again")
