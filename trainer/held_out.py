@@ -21,11 +21,9 @@ def split(source: Source, *, share: float, seed: int) -> tuple[Source, Source]:
         if sum(family in chosen for family in families) >= max(1, round(share * count)):
             break
         chosen.add(names[at])
-    if len(chosen) == len(names):
-        alone = f"in {len(names)} that share no trunk"
-        raise TrainError(
-            f"held out: expected episodes to split {share:g} off and some to train on, got {count} {alone}"
-        )
+    if not chosen:
+        expected = f"two families of episodes at least to split {share:g} off"
+        raise TrainError(f"held out: expected {expected}, got {count} episodes that share a trunk")
     training = tuple(one for one, family in zip(source.episodes, families, strict=True) if family not in chosen)
     evaluated = tuple(one for one, family in zip(source.episodes, families, strict=True) if family in chosen)
     tokens = sum(one.sampled_tokens for one in evaluated)
