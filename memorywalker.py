@@ -82,7 +82,21 @@ Engine = Annotated[EngineName, typer.Option(help="How a trie is computed; all ar
 ObjectiveName = Literal["nll", "grpo"]
 MeanPer = Literal["token", "rollout"]
 ScheduleName = Literal["constant", "linear", "cosine"]
-Format = Literal["logittree", "tree", "trl-sft"]
+Format = Literal[
+    "logittree",
+    "tree",
+    "trl-sft",
+    "trl-grpo",
+    "axolotl",
+    "llama-factory",
+    "verl",
+    "prime-rl",
+    "slime",
+    "skyrl",
+    "tinker",
+    "torchtune",
+    "messages",
+]
 Rows = Annotated[Path | None, typer.Option(metavar="DIR", help="Use this logittree export, not the database.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace DIR if it exists.")]
 MaxHead = Annotated[int | None, typer.Option(min=0, help="Shorten each call's system text and tools; it is said.")]

@@ -19,15 +19,11 @@ import orjson
 
 from recorder.message import Block, Head, Message, Reply, Tool, block_hash
 from treebuilder.diff import Edit, Span
+from treebuilder.names import evidence, number
 from treebuilder.statistics import statistics
 from treebuilder.tree import Node, Trajectory, Turn
 
 Json = dict[str, object]
-
-
-def number(turn: Turn) -> str:
-    """What a call is named by: its place in the database, or in the file that it was read from."""
-    return str(turn.call.seq) if turn.call.seq else turn.call.source.partition("#")[2] or str(turn.index)
 
 
 def dumps(value: object) -> str:
@@ -61,7 +57,7 @@ class Tables:
             known = self._turns[turn.index] if turn.index < len(self._turns) else None
             if known is not None and known[0] is turn:
                 continue
-            told = self._turn(turn)
+            told = self._turn(trajectory, turn)
             if known is not None:
                 self._turns[turn.index] = turn, told
                 if known[1] == told:
@@ -76,7 +72,7 @@ class Tables:
         self._piece["sessions"] = [_session(trajectory, session) for session in touched]
         return dumps(self._piece)
 
-    def _turn(self, turn: Turn) -> Json:
+    def _turn(self, trajectory: Trajectory, turn: Turn) -> Json:
         call = turn.call
         return {
             "index": turn.index,
@@ -102,9 +98,9 @@ class Tables:
             "origin": _index(turn.origin),
             "quotes": _index(turn.quotes),
             "prefix": turn.prefix,
-            "edit": _edit(turn.edit),
+            "edit": self._edit(turn.edit),
             "confidence": turn.confidence,
-            "evidence": turn.evidence,
+            "evidence": evidence(trajectory, turn),
             "opaque": turn.opaque,
             "echoes": [[e.message, e.count, e.turn, e.exact] for e in turn.echoes],
         }
@@ -120,6 +116,23 @@ class Tables:
             "usage": usage,
             "notes": reply.notes,
             "edits": reply.server_edits,
+        }
+
+    def _edit(self, edit: Edit | None) -> Json | None:
+        """Spans as bare numbers; a hunk is where it stood, what stood there, where it stands, what stands there."""
+        if edit is None:
+            return None
+        return {
+            "kept": edit.kept,
+            "hunks": [
+                [h.old_start, [*map(self._message, h.removed)], h.new_start, [*map(self._message, h.inserted)]]
+                for h in edit.hunks
+            ],
+            "evicted": _spans(edit.evicted),
+            "inserted": _spans(edit.inserted),
+            "moved": [[*_spans((a,)), *_spans((b,))] for a, b in edit.moved],
+            "evicted_chars": edit.evicted_chars,
+            "inserted_chars": edit.inserted_chars,
         }
 
     def _node(self, node: Node | None) -> int:
@@ -184,21 +197,6 @@ class Tables:
 
 def _index(turn: int | None) -> int:
     return -1 if turn is None else turn
-
-
-def _edit(edit: Edit | None) -> Json | None:
-    """Ranges and spans as bare numbers: the texts are found through the nodes."""
-    if edit is None:
-        return None
-    return {
-        "kept": edit.kept,
-        "hunks": [[h.old_start, h.old_stop, h.new_start, h.new_stop] for h in edit.hunks],
-        "evicted": _spans(edit.evicted),
-        "inserted": _spans(edit.inserted),
-        "moved": [[*_spans((a,)), *_spans((b,))] for a, b in edit.moved],
-        "evicted_chars": edit.evicted_chars,
-        "inserted_chars": edit.inserted_chars,
-    }
 
 
 def _spans(spans: Iterable[Span]) -> list[list[int]]:

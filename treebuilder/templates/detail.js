@@ -109,7 +109,7 @@ function contextView(scroller, turn, place, term) {
   const messages = walk(turn.node);
   const said = echoes(turn);
   const known = turn.edit ? turn.edit.kept : 0;
-  const fresh = (at) => (turn.edit ? turn.edit.hunks.some(([, , from, to]) => at >= from && at < to) : false);
+  const fresh = (at) => (turn.edit ? turn.edit.hunks.some(([, , from, some]) => at >= from && at < from + some.length) : false);
   const firstNew = turn.edit ? Math.min(known, messages.length) : Math.max(0, messages.length - 2);
   const made = messages.map((message, at) => () => {
     const [source, exact] = said.get(at) || [-1];
@@ -196,13 +196,8 @@ function editView(scroller, turn, place, term) {
     ],
   );
   scroller.replaceChildren(facts);
-  if (!turn.edit) return;
   if (before) headChange(scroller, before, turn);
-  if (!before) {
-    scroller.append(h('p', { class: 'note' }, 'The call that this one was compared with is not on this page.'));
-    return;
-  }
-  scroller.append(sides(turn, walk(before.node), walk(turn.node), before));
+  if (turn.edit) scroller.append(sides(turn, before));
 }
 
 function evidenceElement(text) {
@@ -211,13 +206,13 @@ function evidenceElement(text) {
 }
 
 /** Old and new, side by side: kept runs as one line, changed ranges next to each other. */
-function sides(turn, old, now, before) {
+function sides(turn, before) {
   const { edit } = turn;
   const grid = h('div', { class: 'sides' });
   const changed = (spans) => new Set(spans.map(([message, block]) => `${message}.${block}`)).size;
   grid.append(
     h('h3', { class: 'gone' }, h('span', {}, `− left: ${whole(edit.evicted_chars)} characters`),
-      h('span', { class: 'quiet' }, count(changed(edit.evicted), 'block') + `, was in call ${before.number}`)),
+      h('span', { class: 'quiet' }, count(changed(edit.evicted), 'block') + (before ? `, was in call ${before.number}` : ''))),
     h('h3', { class: 'came' }, h('span', {}, `+ came: ${whole(edit.inserted_chars)} characters`),
       h('span', { class: 'quiet' }, count(changed(edit.inserted), 'block') + `, is in call ${turn.number}`)),
   );
@@ -225,31 +220,33 @@ function sides(turn, old, now, before) {
   const keptRun = (until) => {
     if (until > at) grid.append(h('p', { class: 'keptrun' }, `${count(until - at, 'message')} kept`));
   };
-  for (const [oldFrom, oldTo, newFrom, newTo] of edit.hunks) {
-    keptRun(oldFrom);
-    at = oldTo;
-    const gone = edit.evicted.filter(([m]) => m >= oldFrom && m < oldTo);
-    const came = edit.inserted.filter(([m]) => m >= newFrom && m < newTo);
-    const away = edit.moved.filter(([[m]]) => m >= oldFrom && m < oldTo).map(([a, b]) => [a, `moved to #${b[0]}`]);
-    const here = edit.moved.filter(([, [m]]) => m >= newFrom && m < newTo).map(([a, b]) => [b, `moved from #${a[0]}`]);
-    grid.append(side('gone', gone, old, away), side('came', came, now, here));
+  for (const [oldFrom, old, newFrom, now] of edit.hunks) {
+    const was = (m) => m >= oldFrom && m < oldFrom + old.length;
+    const is = (m) => m >= newFrom && m < newFrom + now.length;
+    keptRun(newFrom);
+    at = newFrom + now.length;
+    const gone = edit.evicted.filter(([m]) => was(m));
+    const came = edit.inserted.filter(([m]) => is(m));
+    const away = edit.moved.filter(([[m]]) => was(m)).map(([a, b]) => [a, `moved to #${b[0]}`]);
+    const here = edit.moved.filter(([, [m]]) => is(m)).map(([a, b]) => [b, `moved from #${a[0]}`]);
+    grid.append(side('gone', gone, (m) => old[m - oldFrom], away), side('came', came, (m) => now[m - newFrom], here));
   }
-  keptRun(old.length);
+  keptRun(turn.depth);
   return grid;
 }
 
-function side(name, spans, messages, moved) {
+function side(name, spans, messageAt, moved) {
   const rest = '–';
   const all = [...spans.map((span) => [span, '']), ...moved].sort(([a], [b]) => a[0] - b[0] || a[1] - b[1]);
   return h(
     'div',
     { class: 'side ' + name },
-    all.length ? all.map(([span, note]) => spanElement(name, span, messages, note)) : h('p', { class: 'quiet none' }, rest),
+    all.length ? all.map(([span, note]) => spanElement(name, span, messageAt, note)) : h('p', { class: 'quiet none' }, rest),
   );
 }
 
-function spanElement(name, [message, index, start, stop], messages, note) {
-  const number = messages[message];
+function spanElement(name, [message, index, start, stop], messageAt, note) {
+  const number = messageAt(message);
   const block = blocksOf(number)[index];
   const text = plain(block);
   const [from, to] = points(text, start, stop);
