@@ -1,4 +1,4 @@
-"""Choose an engine by backbone, shape of the trie, device and memory, and say why."""
+"""Choose an engine by backbone, what each would compute for this trie, device and memory, and say why."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from trainer.engines import cost
 from trainer.engines.backbone import Backbone
 from trainer.engines.depth_first import DepthFirst
 from trainer.engines.packed import Packed
-from trainer.engines.probe import obstacle
+from trainer.engines.probe import obstacle, takes_kernels
 from trainer.engines.separate import Separate
-from trainer.engines.step import Engine, Step
+from trainer.engines.step import Engine, Step, Targets
 from trainer.losses import Objective
 from trainer.trie import TokenTrie
 
@@ -23,6 +24,7 @@ logger = logging.getLogger("memorywalker.trainer")
 ACTIVATION_BYTES = (
     34  # per token, layer and hidden unit in 16 bit, attention maps not kept: Korthikanti et al. 2022, eq. 2
 )
+LIGHTER = 0.95  # ours: packed holds the activations of the whole trie and has to be worth that
 CHUNK_TOKENS = 4096  # DESIGN.md's example; the activations of a chunk are then small against one path's keys and values
 
 
@@ -58,12 +60,25 @@ def choose(
     config = backbone.config
     per_token = ACTIVATION_BYTES * config.num_hidden_layers * config.hidden_size * backbone.dtype.itemsize // 2
     shape = f"R = {trie.ratio:.2f}, {trie.unique_tokens} tokens on {backbone.device.type}"
-    if backbone.device.type == "cuda" and chunk_tokens is None and per_token * trie.unique_tokens < free // 2:
+    fits = per_token * trie.unique_tokens < free // 2
+    if backbone.device.type == "cuda" and chunk_tokens is None and fits:
         return Packed(), f"{shape}, activations fit"
     if chunk_tokens is None and per_token * trie.longest > free // 2:
         chunk_tokens = CHUNK_TOKENS
         shape += f", a path of {trie.longest} does not fit: recomputing in chunks of {chunk_tokens}"
-    return DepthFirst(chunk_tokens=chunk_tokens), shape
+    by_path, by_pack = DepthFirst(chunk_tokens=chunk_tokens), Packed()
+    before_U, kernels = Targets.of(trie).before_U, takes_kernels(backbone)
+    apart = cost.separate(trie, before_U).operations(backbone)
+    walk = cost.depth_first(
+        by_path.plan(trie, before_U, kernels=kernels), kernels=kernels, recompute=by_path.recomputes
+    )
+    walked = walk.operations(backbone) / apart
+    packed = cost.packed(by_pack.plan(trie, before_U), kernels=kernels).operations(backbone) / apart
+    if chunk_tokens is None and fits and packed < min(LIGHTER * walked, 1):
+        return by_pack, f"{shape}, {packed:.0%} of separate's work, depth_first {walked:.0%}"
+    if walked > 1 and chunk_tokens is None:
+        return Separate(), f"{shape}, depth_first would be {walked:.0%} of its work"
+    return by_path, f"{shape}, {walked:.0%} of separate's work"
 
 
 def _free(device: torch.device) -> int:

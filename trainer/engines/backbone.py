@@ -73,6 +73,12 @@ class Backbone:
         weight = getattr(self._head, "weight", None)
         return int(weight.shape[0]) if isinstance(weight, Tensor) else int(self.config.vocab_size)
 
+    @cached_property
+    def weights(self) -> int:
+        """Parameters of the body that every token is multiplied with: all but the embeddings."""
+        tables = (m.weight for m in self.body.modules() if isinstance(m, nn.Embedding))
+        return sum(p.numel() for p in self.body.parameters()) - sum(table.numel() for table in tables)
+
     @property
     def implementation(self) -> str:
         return getattr(self.config, "_attn_implementation", None) or "unknown"

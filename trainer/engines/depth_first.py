@@ -25,7 +25,7 @@ from trainer.engines.separate import instead_of
 from trainer.engines.step import Step, Targets
 from trainer.engines.units import Plan, Unit, plan, runs, seen_mask
 from trainer.losses import Objective
-from trainer.trie import TokenTrie
+from trainer.trie import Index, TokenTrie
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,15 @@ class DepthFirst:
     """Attend without masks where trainer/engines/attention.py can; False = caches and masks everywhere."""
 
     def backward(self, model: nn.Module, trie: TokenTrie, *, objective: Objective) -> Step:
-        recompute = self.chunk_tokens is not None if self.recompute is None else self.recompute
-        return self._run(model, trie, objective, recompute=recompute)
+        return self._run(model, trie, objective, recompute=self.recomputes)
+
+    @property
+    def recomputes(self) -> bool:
+        return self.chunk_tokens is not None if self.recompute is None else self.recompute
+
+    def plan(self, trie: TokenTrie, before_U: Index, *, kernels: bool) -> Plan:
+        """The calls it will make."""
+        return plan(trie, before_U, chunk_tokens=self.chunk_tokens, bush_tokens=self.bush_tokens, spines=kernels)
 
     def logprobs(self, model: nn.Module, trie: TokenTrie) -> tuple[Tensor, ...]:
         with torch.no_grad():
@@ -60,9 +67,7 @@ class DepthFirst:
         scorer = Scorer(backbone, targets, objective=objective, keep=keep)
         with backbone.sharing():
             fast = self.kernels and takes_kernels(backbone)
-            cut = plan(
-                trie, targets.before_U, chunk_tokens=self.chunk_tokens, bush_tokens=self.bush_tokens, spines=fast
-            )
+            cut = self.plan(trie, targets.before_U, kernels=fast)
             _Visit(backbone, scorer, trie, cut, fast=fast, recompute=recompute, train=objective is not None).all()
         return scorer.step("depth_first")
 

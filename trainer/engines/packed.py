@@ -35,6 +35,10 @@ class Packed:
     def backward(self, model: nn.Module, trie: TokenTrie, *, objective: Objective) -> Step:
         return self._run(model, trie, objective)
 
+    def plan(self, trie: TokenTrie, before_U: Index) -> Plan:
+        """The pieces that attend one by one."""
+        return plan(trie, before_U, chunk_tokens=None, bush_tokens=self.bush_tokens)
+
     def logprobs(self, model: nn.Module, trie: TokenTrie) -> tuple[Tensor, ...]:
         with torch.no_grad():
             return self._run(model, trie, None).logprobs
@@ -60,7 +64,7 @@ class Packed:
         """Hidden states and the trie tokens they belong to."""
         device = backbone.device
         if self.kernels and takes_kernels(backbone):
-            cut = plan(trie, targets.before_U, chunk_tokens=None, bush_tokens=self.bush_tokens)
+            cut = self.plan(trie, targets.before_U)
             token_T = np.concatenate([unit.token_L for unit in cut.units])
             with using(backbone, pack(cut, dtype=backbone.dtype)):
                 return backbone.hidden(*_inputs(trie, token_T, device)), token_T
