@@ -40,22 +40,27 @@ def echo_at(reply: Reply | None, messages: Sequence[Message], at: int) -> Match:
     sampled = reply.message.blocks
     if not sampled:
         return ABSENT
-    run: list[Block] = []
-    stop = at
-    while stop < len(messages) and messages[stop].role == "assistant" and len(run) < len(sampled):
-        run.extend(messages[stop].blocks)
+    run = messages[at].blocks
+    stop = at + 1
+    while len(run) < len(sampled) and stop < len(messages) and messages[stop].role == "assistant":
+        run += messages[stop].blocks
         stop += 1
-    if len(run) == len(sampled) and all(map(_is_echo, sampled, run)):
+    if _is_echo(sampled, run):
         return Match(stop - at, True)
     return Match(stop - at, False) if _resembles([canonical.echo(b) for b in sampled], run) else ABSENT
 
 
-def _is_echo(sampled: Block, block: Block) -> bool:
-    """`canonical.echo(sampled) == block`, without making it."""
-    if sampled == block:
-        return True
-    same = sampled.kind == block.kind == "tool_call" and (sampled.id, sampled.name) == (block.id, block.name)
-    return same and canonical.arguments(sampled.text) == block.text
+def _is_echo(sampled: Sequence[Block], run: Sequence[Block]) -> bool:
+    """Is each block `canonical.echo` of the sampled one? Told without making it."""
+    if len(sampled) != len(run):
+        return False
+    for a, b in zip(sampled, run, strict=True):
+        if a.kind != "tool_call":
+            if a != b:
+                return False
+        elif (a.kind, a.id, a.name) != (b.kind, b.id, b.name) or canonical.arguments(a.text) != b.text:
+            return False
+    return True
 
 
 def _resembles(sampled: Sequence[Block], run: Sequence[Block]) -> bool:
@@ -79,23 +84,20 @@ def as_messages(reply: Reply, wire: str) -> tuple[Message, ...]:
     return (Message("assistant", blocks),) if blocks else ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Mark:
     """A turn that later calls may continue."""
 
     turn: int
     node: Node | None
+    depth: int
     sent: tuple[Message, ...]
     """The messages that went over the wire: the whole prefix, or the last of it."""
 
     @property
-    def depth(self) -> int:
-        return self.node.depth if self.node is not None else 0
-
-    @property
     def messages(self) -> tuple[Message, ...]:
         """The whole prefix."""
-        return self.sent if self.node is None or len(self.sent) == self.node.depth else self.node.walk()
+        return self.node.walk() if self.node is not None and len(self.sent) < self.depth else self.sent
 
 
 @dataclass(slots=True)

@@ -93,8 +93,10 @@ def _below(parent: Node | None, message: Message, id: bytes) -> Node:
 
 
 def _size_chars(message: Message) -> int:
-    """`Message.size_chars`, at a third of its cost where a block has no parts."""
+    """`Message.size_chars`, in a loop: a third of the cost."""
     size = 0
-    for block in message.blocks:
-        size += block.size_chars if block.parts else len(block.text) + len(block.name)
+    blocks = [*message.blocks]
+    for block in blocks:
+        size += len(block.text) + len(block.name)
+        blocks += block.parts
     return size

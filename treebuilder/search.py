@@ -12,7 +12,7 @@ from treebuilder.state import State, replied
 from treebuilder.tree import Kind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Found:
     line: Line
     mark: Mark

@@ -1,5 +1,6 @@
 """What a builder remembers of the calls it has seen: turns, the trie of their prefixes, and the lines they form."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -26,11 +27,11 @@ class State:
     """The server's id of a reply -> its turn."""
     said: dict[tuple[str, bytes], int] = field(default_factory=dict)
     """(scope, digest of an echoed message) -> the last turn that sampled it; ask `sampler`."""
-    unhashed: dict[str, dict[int, None]] = field(default_factory=dict)
+    unhashed: defaultdict[str, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
     """Scope -> turns whose reply is not in `said` yet: most are met in their place, and need no search."""
     tool_ids: dict[tuple[str, str], int] = field(default_factory=dict)
     """(scope, id of a tool call) -> the turn that sampled it."""
-    unechoed: dict[str, dict[int, None]] = field(default_factory=dict)
+    unechoed: defaultdict[str, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
     """Scope -> turns whose reply no later prefix holds in its place."""
     spoken: dict[bytes, str] = field(default_factory=dict)
     """Digest of an assistant message in a prefix -> the first scope without a session's id that held it."""

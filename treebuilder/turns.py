@@ -67,7 +67,7 @@ def make_turn(
     if verdict.kind is Kind.SUMMARY_REQUEST:
         state.asked[line.name] = new.index
     elif verdict.kind is Kind.SIDE_CALL or not verdict.kind.aside:
-        line.push(Mark(new.index, new.node, new.fresh))
+        line.push(Mark(new.index, new.node, new.depth, new.fresh))
     return turn
 
 
@@ -77,9 +77,9 @@ def _echoes(state: State, new: New, before: Turn | None, front: int, match: Matc
     at = 0
     if before is not None and match.count and front == before.depth:
         found.append(Echo(front, match.count, before.index, match.exact))
-        state.unechoed.get(new.scope, {}).pop(before.index, None)
+        state.unechoed[new.scope].pop(before.index, None)
         if match.exact:
-            state.unhashed.get(new.scope, {}).pop(before.index, None)
+            state.unhashed[new.scope].pop(before.index, None)
             state.note(new.scope, messages[: match.count], before.index)
         at = match.count
     for offset in range(at, len(messages)):
@@ -120,8 +120,8 @@ def remember(state: State, new: New, turn: Turn) -> None:
     for block in reply.message.blocks:
         if block.kind == "tool_call" and block.id:
             state.tool_ids[new.scope, block.id] = turn.index
-    state.unhashed.setdefault(new.scope, {})[turn.index] = None
-    state.unechoed.setdefault(new.scope, {})[turn.index] = None
+    state.unhashed[new.scope][turn.index] = None
+    state.unechoed[new.scope][turn.index] = None
 
 
 def links_to(state: State, new: New, before: Turn) -> tuple[str, ...]:
