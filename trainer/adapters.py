@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -25,7 +26,8 @@ def with_adapters(model: nn.Module, *, rank: int, seed: int) -> nn.Module:
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks models for what transformers has renamed
         torch.manual_seed(seed)
         wrapped: nn.Module = get_peft_model(model, config)
     return wrapped

@@ -48,7 +48,7 @@ class Works(Dataset[Work]):
 
     def __init__(self, plans: Sequence[Plan], *, settings: Settings, ranks: Ranks) -> None:
         self.plans = _alike([_named(one, number) for number, one in enumerate(plans)])
-        self.sdcc = settings.scheme == "sdcc" and settings.sdcc_lambda > 0
+        self.sdcc = settings.scheme == "sdcc"
         self.ranks = ranks
         self.steps = steps_of(
             len(plans),

@@ -143,7 +143,7 @@ def trained(out: Path, episode: Episode, settings: Settings) -> Trained:
 def test_without_a_term_the_run_is_that_of_naive_compressed_bit_for_bit(
     tmp_path: Path, episode: Episode, strength: float, name: str
 ) -> None:
-    """Red when a term of 0 is added to the loss, or the step's mean is taken over other tokens."""
+    """Red when sdcc lays out another walk than naive-compressed, or its tokens count otherwise in the mean."""
     how = {"engine": name, "steps": 3, "learning_rate": 1e-2}
     plain = trained(tmp_path / "plain", episode, Settings("naive-compressed", **how))  # type: ignore[arg-type]
     ours = trained(tmp_path / "ours", episode, Settings("sdcc", sdcc_lambda=strength, **how))  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -239,11 +240,13 @@ def test_a_source_without_sampled_tokens_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
-    model = tiny_model(tiny_tokenizer("qwen3"), seed=0)
-    torch.nn.init.constant_(model.model.norm.weight, float("nan"))
-    with pytest.raises(TrainError, match="step 1: expected a finite loss, got nan"):
-        train(EXAMPLE, model=model, out=tmp_path / "m")
+def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoiled(self: object, args: object, state: object, control: object, **kwargs: Any) -> None:
+        torch.nn.init.constant_(kwargs["model"].model.norm.weight, float("nan"))
+
+    monkeypatch.setattr("trainer.runlog.RunLog.on_step_end", spoiled, raising=False)
+    with pytest.raises(TrainError, match="step 2: expected a finite loss, got nan"):
+        train(EXAMPLE, model="tiny", out=tmp_path / "m", settings=Settings(steps=3))
     assert list(tmp_path.iterdir()) == []  # nothing to resume from, so nothing is left
 
 
