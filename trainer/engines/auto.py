@@ -56,6 +56,9 @@ def choose(
         return Separate(), why
     if trie.ratio < 1.01:
         return Separate(), f"R = {trie.ratio:.2f}, nothing to share"
+    before_U = Targets.of(trie).before_U
+    if not len(before_U):
+        return Separate(), "nothing is sampled"
     free = _free(backbone.device) if free_bytes is None else free_bytes
     config = backbone.config
     per_token = ACTIVATION_BYTES * config.num_hidden_layers * config.hidden_size * backbone.dtype.itemsize // 2
@@ -67,7 +70,7 @@ def choose(
         chunk_tokens = CHUNK_TOKENS
         shape += f", a path of {trie.longest} does not fit: recomputing in chunks of {chunk_tokens}"
     by_path, by_pack = DepthFirst(chunk_tokens=chunk_tokens), Packed()
-    before_U, kernels = Targets.of(trie).before_U, takes_kernels(backbone)
+    kernels = takes_kernels(backbone)
     apart = cost.separate(trie, before_U).operations(backbone)
     walk = cost.depth_first(
         by_path.plan(trie, before_U, kernels=kernels), kernels=kernels, recompute=by_path.recomputes
