@@ -5,6 +5,7 @@ reads it. List appends and attribute stores are atomic in CPython, so the two ne
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -49,6 +50,8 @@ class Tape:
     error: str = ""
     overflow: bool = False
     """The writer fell too far behind and what had arrived was given up."""
+    key: bytes = field(default_factory=lambda: os.urandom(16))
+    """Under which it is stored, so that a second try stores nothing twice."""
     taken: bool = True
     """False = the sink has yet to make the request durable, or to fail at it; it says so when it begins."""
 

@@ -16,14 +16,17 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from proxy.writer import Ledger, settle
+from proxy.writer import Ledger
 from recorder.call import Call
 from recorder.errors import StoreError
+from recorder.outcome import settle
 
 LENGTH = struct.Struct("!Q")
 BUFFER_BYTES = 1 << 20
 """A whole request in one write: each write lets go of the interpreter lock and must win it back."""
 
+NICE = 10
+"""Beside a busy process it gets a tenth of a core; with 19, a seventieth. Ours: benchmarks/capture.md."""
 
 Reply = tuple[bool, object]
 """Whether it went well, and the result or the error."""
@@ -32,7 +35,8 @@ Reply = tuple[bool, object]
 class Apart:
     """The child, forked now where that can be done, and the way to its store."""
 
-    def __init__(self, open_store: Callable[[], Ledger]) -> None:
+    def __init__(self, open_store: Callable[[], Ledger], *, patient: bool = False) -> None:
+        """`patient` = what is stored outlives us already: the child lets everyone else go first."""
         self._open_store = open_store
         self._child = 0
         self._connection: socket.socket | None = None
@@ -44,6 +48,8 @@ class Apart:
         self._child = os.fork()
         if self._child == 0:
             ours.close()
+            if patient:
+                os.nice(NICE)
             _serve(theirs, open_store)
         theirs.close()
         self._connection = ours
@@ -83,8 +89,8 @@ class StoreApart:
         self._here: Ledger | None = None
         self._ask("open")
 
-    def start(self, call: Call, /) -> int:
-        return self._number("start", call)
+    def start(self, call: Call, once: bytes, /) -> int:
+        return self._number("start", call, once)
 
     def append(self, pieces: Mapping[int, bytes], /) -> None:
         self._ask("append", dict(pieces))
@@ -92,8 +98,8 @@ class StoreApart:
     def finish(self, seq: int, call: Call, /) -> None:
         self._ask("finish", seq, call if self._connection else settle(call))
 
-    def put(self, call: Call, /) -> int:
-        return self._number("put", call if self._connection else settle(call))
+    def put(self, call: Call, once: bytes, /) -> int:
+        return self._number("put", call if self._connection else settle(call), once)
 
     def held(self, run: str, /) -> int:
         return self._number("held", run)
@@ -142,8 +148,8 @@ def _serve(connection: socket.socket, open_store: Callable[[], Ledger]) -> None:
             os.dup2(nothing, descriptor)
         _answer(connection, open_store)
         code = 0
-    except OSError:
-        pass  # our parent is gone, and all that it had said is stored
+    except (OSError, StoreError):
+        pass  # our parent is gone; what it had said is stored, or waits for whoever opens the database next
     finally:
         sys.stderr.flush()
         os._exit(code)
@@ -162,7 +168,7 @@ def _answer(connection: socket.socket, open_store: Callable[[], Ledger]) -> None
                 reply = True, None
             else:
                 if method in ("finish", "put"):
-                    arguments = (*arguments[:-1], settle(arguments[-1]))
+                    arguments = tuple(settle(a) if isinstance(a, Call) else a for a in arguments)
                 reply = True, getattr(store, method)(*arguments)
         except Exception as e:  # noqa: BLE001  # raised in the parent
             reply = False, _portable(e)
@@ -171,6 +177,7 @@ def _answer(connection: socket.socket, open_store: Callable[[], Ledger]) -> None
             return
     if store is not None:
         store.close()
+        open_store().close()  # our parent was killed: what it had not given us yet is in its journal
 
 
 def _portable(error: Exception) -> Exception:

@@ -21,13 +21,16 @@ from uuid import uuid4
 from proxy import certificates, harnesses
 from proxy.addon import Tee
 from proxy.apart import Apart
+from proxy.durable import Durable
 from proxy.harnesses import Family, Profile, Route
 from proxy.routing import Origin, Routes, origin
 from proxy.server import LOOPBACK, Server, Settings, is_loopback
 from proxy.writer import Ledger, Writer
 from recorder.call import Call
+from recorder.database import file
 from recorder.errors import LaunchError
 from recorder.home import data_dir
+from recorder.journal import Journal
 from recorder.store import Store
 from recorder.wire import classify
 
@@ -70,6 +73,8 @@ class Recording:
     server: Server
     tee: Tee
     writer: Writer
+    sink: Writer | Durable
+    """What the tee hands its tapes to: the writer, or the journal before it."""
 
     def notes(self) -> Iterator[str]:
         if self.writer.why:
@@ -81,7 +86,7 @@ class Recording:
 
     def finished(self, exit_code: int, *, db: str | Path, strict: bool) -> Finished:
         """What it came to, once the proxy and the writer have ended."""
-        lost = self.writer.lost + self.tee.lost
+        lost = self.sink.lost + self.tee.lost
         return Finished(
             exit_code=1 if strict and lost and exit_code == 0 else exit_code,
             run=self.run,
@@ -200,8 +205,15 @@ def recording(
     origins = _origins(profile, environ)
     default = profile.base_urls[0].family if profile.base_urls else "anthropic"
     run_id = uuid4().hex
-    store = Apart(lambda: open_store(db))
-    writer = Writer(store.open, run=run_id, notice=notice or _on_stderr, redact=redact)
+    tell = notice or _on_stderr
+    journal = None if redact else _journal(db)  # half a secret is not recognised
+    store = Apart(lambda: open_store(db), patient=journal is not None)
+    sink: Writer | Durable
+    if journal is None:
+        sink = writer = Writer(store.open, run=run_id, notice=tell, redact=redact)
+    else:
+        sink = Durable(journal, store.open, run=run_id, notice=tell)
+        writer = sink.writer
     routes = Routes(
         classify=classify,
         is_model_host=lambda host, port: opened.search(f"{host}:{port}") is not None,
@@ -209,7 +221,7 @@ def recording(
         origins=origins,
         default=default,
     )
-    tee = Tee(writer, route=routes)
+    tee = Tee(sink, route=routes)
     settings = Settings(
         mode="regular" if route == "proxy" else f"reverse:{(target or origins[default]).root}",
         confdir=authority.directory,
@@ -221,12 +233,10 @@ def recording(
     )
     server = Server(tee, settings)
     if not is_loopback(listen):
-        (notice or _on_stderr)(
-            f"memorywalker: listening on {listen}, which is not loopback: whoever reaches it can use this proxy"
-        )
+        tell(f"memorywalker: listening on {listen}, which is not loopback: whoever reaches it can use this proxy")
     try:
         server.start()
-        writer.start()
+        sink.start()
         yield Recording(
             run=run_id,
             url=server.url,
@@ -244,15 +254,25 @@ def recording(
             server=server,
             tee=tee,
             writer=writer,
+            sink=sink,
         )
     finally:
         server.stop()
-        writer.close()
+        sink.close()
         store.close()
 
 
 def open_store(db: str | Path) -> Ledger:
     return Store.open(db, patience_s=PATIENCE_S)
+
+
+def _journal(db: str | Path) -> Journal | None:
+    """None = a server's database, or a folder that takes none: a call is then durable when the store has it."""
+    path = file(db)
+    try:
+        return None if path is None else Journal(path)
+    except OSError:
+        return None
 
 
 def _origins(profile: Profile, environ: Environ) -> dict[Family, Origin]:

@@ -14,7 +14,7 @@ from typing import Protocol
 from proxy.addon import Fields, Tape
 from recorder.call import Call, Outcome
 from recorder.headers import clean_url, kept
-from recorder.outcome import settled
+from recorder.outcome import settle
 
 LIMIT_BYTES = 1 << 30
 """Bodies held in memory before new ones are given up: ours, far above what 64 streams of long contexts hold."""
@@ -34,10 +34,10 @@ DRAIN_S = 30.0
 class Ledger(Protocol):
     """The slice of `recorder.store.Store` used here."""
 
-    def start(self, call: Call, /) -> int: ...
+    def start(self, call: Call, once: bytes, /) -> int: ...
     def append(self, pieces: Mapping[int, bytes], /) -> None: ...
     def finish(self, seq: int, call: Call, /) -> None: ...
-    def put(self, call: Call, /) -> int: ...
+    def put(self, call: Call, once: bytes, /) -> int: ...
     def held(self, run: str, /) -> int: ...
     def close(self) -> None: ...
 
@@ -53,14 +53,19 @@ class Writer:
         notice: Callable[[str], None],
         limit_bytes: int = LIMIT_BYTES,
         redact: Callable[[Call], Call] | None = None,
+        flush_s: float = FLUSH_S,
+        over: Callable[[Tape], None] = lambda _: None,
     ) -> None:
         """`open_store` is called on the writer's thread; `notice` gets one line the first time that a call cannot be
-        stored. `redact` sees each call before the store does; replies are then stored whole only, not as they come."""
+        stored. `redact` sees each call before the store does; replies are then stored whole only, not as they come.
+        `over` gets each tape that is stored or given up."""
         self._open_store = open_store
         self._run = run
         self._notice = notice
         self._limit_bytes = limit_bytes
         self._redact = redact
+        self._flush_s = flush_s
+        self._over = over
         self._queue: SimpleQueue[tuple[str, Tape | None]] = SimpleQueue()
         self._taken = 0  # written by the proxy's thread only
         self._released = 0  # written by the writer's thread only
@@ -72,7 +77,6 @@ class Writer:
         self._waiting_bytes = 0
         self._resume_at = 0.0
         self._begun = 0
-        self._abandoned = False
         self._noticed = False
         self._ready = threading.Event()
         self._failed: Exception | None = None
@@ -81,6 +85,8 @@ class Writer:
         """Calls that are whole in the store."""
         self.lost = 0
         """Calls of which the store has nothing, or not the end."""
+        self.abandoned = False
+        """Closing did not wait for the last calls."""
         self.why = ""
         """What the store said the first time."""
 
@@ -111,7 +117,7 @@ class Writer:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         if self._thread.is_alive():
-            self._abandoned = True
+            self.abandoned = True
             left = self._begun - self.stored - self.lost
             self._lose(left, f"the store did not take the last {left} calls within {timeout_s:.0f} s")
 
@@ -123,7 +129,7 @@ class Writer:
             return
         finally:
             self._ready.set()
-        flush_at = time.monotonic() + FLUSH_S
+        flush_at = time.monotonic() + self._flush_s
         while True:
             try:
                 word, tape = self._queue.get(timeout=self._idle_s(flush_at))
@@ -138,9 +144,9 @@ class Writer:
                 self._try_again(store)
             if time.monotonic() >= flush_at:
                 self._flush(store)
-                flush_at = time.monotonic() + FLUSH_S
+                flush_at = time.monotonic() + self._flush_s
         self._last_try(store)
-        if not self._abandoned:
+        if not self.abandoned:
             self._recount(store)
         try:
             store.close()
@@ -161,7 +167,7 @@ class Writer:
         self._seqs[tape] = 0
         try:
             if not self._down:
-                self._seqs[tape] = store.start(self._call(tape))
+                self._seqs[tape] = store.start(self._call(tape), tape.key)
         except Exception as e:  # noqa: BLE001  # traffic goes on; the call gets another try at the next flush
             self._fail(e)
         finally:
@@ -184,15 +190,16 @@ class Writer:
             if seq:
                 store.finish(seq, call)
             else:
-                store.put(call)
+                store.put(call, tape.key)
         except Exception as e:  # noqa: BLE001  # traffic goes on; the call waits and is counted at the end
             self._fail(e)
             self._tell(str(e))
             return False
         self._released += _size_bytes(tape)
+        self._over(tape)
         if tape.overflow:
             self._lose(1, f"more than {self._limit_bytes >> 20} MiB waited for the store")
-        elif not self._abandoned:
+        elif not self.abandoned:
             self.stored += 1
         return True
 
@@ -222,6 +229,7 @@ class Writer:
         del self._waiting[tape]
         self._waiting_bytes -= _size_bytes(tape)
         self._released += _size_bytes(tape)
+        self._over(tape)
         self._lose(1, self.why)
 
     def _recount(self, store: Ledger) -> None:
@@ -273,14 +281,6 @@ class Writer:
 
 def _size_bytes(tape: Tape) -> int:
     return len(tape.request_body) + sum(map(len, tape.chunks))
-
-
-def settle(call: Call) -> Call:
-    """How its stream ended by its own words; parses the reply, so a store apart does it there."""
-    try:
-        return settled(call)
-    except Exception:  # noqa: BLE001  # a body that breaks a parser is stored like any other
-        return call
 
 
 def call_of(tape: Tape, *, run: str) -> Call:

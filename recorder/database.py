@@ -59,6 +59,12 @@ def shown(target: str | Path) -> str:
     return str(url.database) if url.get_backend_name() == "sqlite" else url.render_as_string(hide_password=True)
 
 
+def file(target: str | Path) -> Path | None:
+    """The SQLite file; None = a server."""
+    url = _url(target)
+    return Path(str(url.database)) if url.get_backend_name() == "sqlite" else None
+
+
 @contextmanager
 def errors(where: str) -> Iterator[None]:
     """Turns what the driver says into one line of ours."""

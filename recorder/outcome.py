@@ -63,6 +63,14 @@ def settled(call: Call) -> Call:
     return replace(call, outcome=Outcome.TRUNCATED, error=CUT)
 
 
+def settle(call: Call) -> Call:
+    """`settled`; a body that breaks a parser stays as the transport saw it."""
+    try:
+        return settled(call)
+    except Exception:  # noqa: BLE001  # observing never disturbs: the call is stored like any other
+        return call
+
+
 def repeats(asked: Iterable[Asked]) -> Iterator[tuple[int, Repeat]]:
     """Calls that seem to ask again: `confirmed` knows when it has seen both."""
     same_bytes: dict[tuple[str, str, bytes], int] = {}

@@ -87,7 +87,7 @@ call = Table(
     Index("call_run", "run"),
     sqlite_autoincrement=True,
 )
-"""`response_*` are NULL while the call is open; `once` keeps an import from being stored twice."""
+"""`response_*` are NULL while the call is open; `once` keeps a call from being stored twice."""
 
 chunk = Table(
     "chunk",

@@ -6,7 +6,7 @@ Any number of threads and processes may write: a transaction is a few millisecon
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, Select, func, select
 
-from recorder import database, families, outcome, rewards, rows, schema
+from recorder import database, families, journal, outcome, rewards, rows, schema
 from recorder.call import Call
 from recorder.errors import StoreError
 from recorder.outcome import Repeat
@@ -69,9 +69,14 @@ class Store:
     def open(cls, target: str | Path, *, create: bool = True, patience_s: float = database.BUSY_TIMEOUT_S) -> Self:
         """A file path or a database URL. StoreError when it cannot be opened at this schema version.
 
-        `patience_s`: how long a write waits for other writers before it fails; nothing of it is stored then.
+        `patience_s`: how long a write waits for other writers before it fails; nothing of it is stored then. What a
+        killed recorder left behind is stored first.
         """
-        return cls(target, database.connect(target, create=create, patience_s=patience_s), patience_s=patience_s)
+        store = cls(target, database.connect(target, create=create, patience_s=patience_s), patience_s=patience_s)
+        if path := database.file(target):
+            with suppress(StoreError, OSError):  # the next to open it tries again
+                journal.replay(path, store)
+        return store
 
     def __enter__(self) -> Self:
         return self
@@ -89,9 +94,17 @@ class Store:
         """Calls stored by this Store whose parser failed: their bytes are there, their prefix node is not."""
         return self._writer.unparsed
 
-    def put(self, call: Call) -> int:
-        """Store a whole call; its seq."""
-        return self._write(lambda connection: self._writer.insert(connection, call, finished=True))
+    def put(self, call: Call, once: bytes | None = None) -> int:
+        """Store a whole call; its seq. `once` (16 bytes): a call of that key that is there already is not stored again,
+        only finished."""
+
+        def work(connection: Connection) -> int:
+            seq = self._known(connection, once)
+            if seq:
+                self._writer.finish(connection, seq, call)
+            return seq or self._writer.insert(connection, call, finished=True, once=once)
+
+        return self._write(work)
 
     def put_new(self, calls: Iterable[Call]) -> int:
         """Store, in one transaction, the calls whose run and source were not put this way before; how many."""
@@ -106,17 +119,23 @@ class Store:
 
         return self._write(work)
 
-    def start(self, call: Call) -> int:
+    def start(self, call: Call, once: bytes | None = None) -> int:
         """Store a request whose response is still to come; durable when this returns. What `call` says of the response
-        (status, headers, times, body) is for `finish` to say."""
-        return self._write(lambda connection: self._writer.insert(connection, call, finished=False))
+        (status, headers, times, body) is for `finish` to say. `once` as for `put`."""
+
+        def work(connection: Connection) -> int:
+            known = self._known(connection, once)
+            return known or self._writer.insert(connection, call, finished=False, once=once)
+
+        return self._write(work)
 
     def append(self, pieces: Mapping[int, bytes]) -> None:
         """Response bytes of started calls by seq, so that they outlive this process. `finish` replaces them."""
         self._write(lambda connection: self._writer.append(connection, pieces))
 
     def finish(self, seq: int, call: Call) -> None:
-        """The response of a started call. The request stays as `start` got it. StoreError: there is no such call."""
+        """The response of a started call; one that has its response keeps it. The request stays as `start` got it.
+        StoreError: there is no such call."""
         if not self._write(lambda connection: self._writer.finish(connection, seq, call)):
             raise StoreError(f"call {seq}: expected a started call, got none of that number at {self.where}")
 
@@ -228,6 +247,12 @@ class Store:
             if held:
                 anew.call(newest)
         return int(held)
+
+    def _known(self, connection: Connection, once: bytes | None) -> int:
+        """Seq of the call stored under that key; 0 = none."""
+        if once is None:
+            return 0
+        return connection.scalar(select(schema.call.c.seq).where(schema.call.c.once == once)) or 0
 
     def _call(self, connection: Connection, row: CallRow) -> Call:
         try:

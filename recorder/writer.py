@@ -125,10 +125,12 @@ class Writer:
         return seq
 
     def finish(self, connection: Connection, seq: int, call: Call) -> bool:
-        """Store the response of a started call; False when there is no such call."""
+        """Store the response of a started call that has none yet; False when there is no such call."""
         row = connection.execute(rows.CALLS.where(schema.call.c.seq == seq)).one_or_none()
         if row is None:
             return False
+        if row.response_pack is not None:
+            return True
         session = self._session(connection, row.session_key, "")
         session.link = packs.add(connection, rows.join_response(call), session.link)
         values: dict[str, object] = {**rows.response_columns(call), "response_pack": session.link.id}

@@ -60,7 +60,7 @@ apart = Apart(lambda: Store.open(db))
 assert not Path(db).exists()
 store = apart.open()
 assert isinstance(store, StoreApart)
-print(store.put(call(b"one")), store.start(call(b"two" * 10**6)))
+print(store.put(call(b"one"), os.urandom(16)), store.start(call(b"two" * 10**6), os.urandom(16)))
 store.append({2: b"half"})
 store.finish(2, call(b"two" * 10**6))
 print(store.held("r"))
@@ -109,8 +109,8 @@ def test_what_was_given_is_stored_though_we_are_killed(tmp_path: Path) -> None:
 from proxy import apart as module
 apart = Apart(lambda: Store.open(db))
 store = apart.open()
-store.put(call(b"first"))
-module._send(apart._connection, ("put", (call(b"second" * 100000),)))
+store.put(call(b"first"), os.urandom(16))
+module._send(apart._connection, ("put", (call(b"second" * 100000), os.urandom(16))))
 os.kill(os.getpid(), signal.SIGKILL)
 """,
         db,
@@ -128,13 +128,13 @@ def test_a_child_that_dies_costs_one_answer_and_the_store_goes_on_here(tmp_path:
         """
 apart = Apart(lambda: Store.open(db))
 store = apart.open()
-store.put(call(b"before"))
+store.put(call(b"before"), os.urandom(16))
 os.kill(apart._child, signal.SIGKILL)
 try:
-    store.put(call(b"lost"))
+    store.put(call(b"lost"), os.urandom(16))
 except StoreError as e:
     print(e)
-print(store.put(call(b"after")))
+print(store.put(call(b"after"), os.urandom(16)))
 store.close()
 apart.close()
 """,
@@ -156,7 +156,7 @@ apart = Apart(lambda: Store.open(db))
 store = apart.open()
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     os.kill(apart._child, number)
-print(store.put(call(b"still here")), os.getpgid(apart._child) != os.getpgid(0))
+print(store.put(call(b"still here"), os.urandom(16)), os.getpgid(apart._child) != os.getpgid(0))
 store.close()
 apart.close()
 """,

@@ -166,7 +166,8 @@ def check(one: Asked, call: Call | None, killed_at: float) -> None:
         assert call.response_body == whole
         return
     assert call.error == UNFINISHED
-    assert call.outcome is (Outcome.TRUNCATED if call.response_body else Outcome.UNANSWERED)
+    assert call.outcome is (Outcome.TRUNCATED if call.status else Outcome.UNANSWERED)
+    assert call.status == 200 or not call.response_body
     assert whole.startswith(call.response_body)
     assert len(call.response_body) >= had(one, killed_at - FLUSH_S - GRACE_S)
 

@@ -64,7 +64,7 @@ def ask(it: Capture, body: bytes = b"{}") -> bytes:
 def ended(it: Capture) -> tuple[int, int]:
     """Wind the recording down as its end would; calls stored and lost."""
     it.recording.server.stop()
-    it.recording.writer.close()
+    it.recording.sink.close()
     return it.recording.writer.stored, it.recording.writer.lost
 
 

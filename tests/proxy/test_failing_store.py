@@ -10,11 +10,13 @@ from loopback import HEAD, PATIENCE_S, Capture, Peer, Upstream, capture, event, 
 
 import proxy.addon
 import proxy.writer
+import recorder.outcome
 from proxy import launch
 from proxy.addon import Tape, Tee
 from proxy.writer import Ledger, Writer
 from recorder.call import Call, Outcome
 from recorder.errors import StoreError
+from recorder.journal import Journal
 from recorder.store import Store
 
 CHUNKS = [event(f"chunk {n}") for n in range(10)]
@@ -36,7 +38,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Full:
     """A store on a full disk."""
 
-    def start(self, call: Call, /) -> int:
+    def start(self, call: Call, once: bytes, /) -> int:
         raise StoreError("disk is full")
 
     def append(self, pieces: Mapping[int, bytes], /) -> None:
@@ -45,7 +47,7 @@ class Full:
     def finish(self, seq: int, call: Call, /) -> None:
         raise StoreError("disk is full")
 
-    def put(self, call: Call, /) -> int:
+    def put(self, call: Call, once: bytes, /) -> int:
         raise StoreError("disk is full")
 
     def held(self, run: str, /) -> int:
@@ -64,7 +66,7 @@ class Memory(Full):
     def finish(self, seq: int, call: Call, /) -> None:
         self.calls.append(call)
 
-    def put(self, call: Call, /) -> int:
+    def put(self, call: Call, once: bytes, /) -> int:
         self.calls.append(call)
         return len(self.calls)
 
@@ -81,7 +83,7 @@ class Slow(Memory):
         super().__init__()
         self.go = threading.Event()
 
-    def start(self, call: Call, /) -> int:
+    def start(self, call: Call, once: bytes, /) -> int:
         self.go.wait(PATIENCE_S)
         return 1
 
@@ -100,9 +102,9 @@ class Healing(Memory):
         self.well = threading.Event()
         self.asked = threading.Event()
 
-    def put(self, call: Call, /) -> int:
+    def put(self, call: Call, once: bytes, /) -> int:
         self.asked.set()
-        return super().put(call) if self.well.is_set() else Full.put(self, call)
+        return super().put(call, once) if self.well.is_set() else Full.put(self, call, once)
 
 
 def tape(body: bytes = b"{}", reply: bytes = b"", *, done: bool = True) -> Tape:
@@ -158,12 +160,21 @@ def test_a_full_disk_changes_no_byte_and_is_said_once(
     assert list(it.recording.notes()) == ["the store said: disk is full"]
 
 
+@pytest.mark.parametrize("where", ["journal", "store"])
 def test_a_response_does_not_end_before_its_request_is_durable(
-    tmp_path: Path, home: Path, replaced: list[Ledger], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, home: Path, replaced: list[Ledger], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
+    """In the store, where there is no room for a journal."""
     monkeypatch.setattr(proxy.addon, "DURABLE_S", PATIENCE_S)
     slow = Slow()
     replaced.append(slow)
+
+    def begin(self: Journal, key: bytes, call: Call) -> None:
+        if where == "store":
+            raise OSError("no room")
+        slow.go.wait(PATIENCE_S)
+
+    monkeypatch.setattr(Journal, "begin", begin)
     ended = threading.Event()
     with Upstream(play) as upstream, capture(tmp_path, upstream=upstream.url, home=home) as it:
         with it.client.stream("POST", it.base + "/v1/messages", content=b"{}") as response:
@@ -281,9 +292,9 @@ def test_a_call_refused_at_its_start_is_tried_again_while_it_runs() -> None:
     class Shy(Memory):
         asked = 0
 
-        def start(self, call: Call, /) -> int:
+        def start(self, call: Call, once: bytes, /) -> int:
             self.asked += 1
-            return 7 if self.asked == 3 else super().start(call)
+            return 7 if self.asked == 3 else super().start(call, once)
 
         def append(self, pieces: Mapping[int, bytes], /) -> None:
             assert pieces == {7: b"so far"}
@@ -302,10 +313,10 @@ def test_a_call_refused_at_its_start_is_tried_again_while_it_runs() -> None:
 @pytest.mark.usefixtures("impatient")
 def test_one_call_that_can_never_be_stored_holds_no_other_up() -> None:
     class Picky(Memory):
-        def put(self, call: Call, /) -> int:
+        def put(self, call: Call, once: bytes, /) -> int:
             if call.request_body == b"poison":
                 raise StoreError("not this one")
-            return super().put(call)
+            return super().put(call, once)
 
     store = Picky()
     with writing(store) as (writer, said):
@@ -333,7 +344,7 @@ def test_a_body_that_breaks_a_parser_is_stored(monkeypatch: pytest.MonkeyPatch) 
     def broken(call: Call) -> Call:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(proxy.writer, "settled", broken)
+    monkeypatch.setattr(recorder.outcome, "settled", broken)
     store = Late()
     with writing(store) as (writer, _):
         done(writer, tape(reply=b"hi"))

@@ -33,7 +33,7 @@ def test_pieces_of_a_running_reply_are_not_stored(tmp_path: Path) -> None:
         def __init__(self) -> None:
             self.appended = 0
 
-        def start(self, call: Call) -> int:
+        def start(self, call: Call, once: bytes) -> int:
             return 1
 
         def append(self, pieces: object) -> None:
@@ -41,7 +41,7 @@ def test_pieces_of_a_running_reply_are_not_stored(tmp_path: Path) -> None:
 
         def finish(self, seq: int, call: Call) -> None: ...
 
-        def put(self, call: Call) -> int:
+        def put(self, call: Call, once: bytes) -> int:
             return 1
 
         def held(self, run: str) -> int:

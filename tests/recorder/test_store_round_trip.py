@@ -86,7 +86,7 @@ def test_a_growing_session_comes_back_from_a_store_opened_anew(target: str) -> N
 
 
 def test_a_growing_session_is_stored_in_a_small_part_of_its_bytes(tmp_path: Path) -> None:
-    calls = turns(60)
+    calls = turns(80)
     with Store.open(tmp_path / "t.db") as store:
         for call in calls:
             store.put(call)
