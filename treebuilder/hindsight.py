@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from recorder.message import Message
+from recorder.message import Block, Message
 from treebuilder.arrival import New
-from treebuilder.lineage import Line, Mark
-from treebuilder.quotes import Quote, quote, visible
-from treebuilder.search import NEAR, Found, compare
+from treebuilder.diff import Edit
+from treebuilder.lineage import NEAR, Line, Mark
+from treebuilder.quotes import MIN_CHARS, NOTHING, Quote, quote, visible
+from treebuilder.search import Found, compare
 from treebuilder.state import State, replied, short_name
 from treebuilder.tree import Kind, Turn
 
@@ -35,10 +36,42 @@ def quoted_by(state: State, new: New, line: Line | None) -> tuple[int, Quote] | 
         said = "\n".join(b.text for b in turn.reply.message.blocks if b.kind == "text")
         if not text:
             text = "\n".join(b.plain for m in messages for b in m.blocks if b.kind == "text")
-        how = quote(said, text)
+        how = quote(said, text) if said else _item(turn.reply.message, messages)
         if how.found and (best is None or how.chars >= best[1].chars):
             best = index, how
     return best
+
+
+def _item(reply: Message, messages: Sequence[Message]) -> Quote:
+    """A summary that the server made is an item of its own, carried on as it is."""
+    made = [b for b in reply.blocks if b.kind == "other"]
+    found = bool(made) and any(b == made[-1] for m in messages for b in m.blocks)
+    return Quote(max(made[-1].size_chars, MIN_CHARS), 1.0) if found else NOTHING
+
+
+def unsampled(state: State, new: New, before: Turn, edit: Edit) -> int:
+    """Characters of text that the edit brings in the model's name, and that no reply of its scope had."""
+    old: set[bytes] = set()
+    count = 0
+    for message in (m for hunk in edit.hunks for m in hunk.inserted if m.role == "assistant"):
+        if state.sampler(new.scope, message) is not None or any(
+            (new.scope, b.id) in state.tool_ids for b in message.blocks if b.kind == "tool_call" and b.id
+        ):
+            continue
+        old = old or {h for m in before.messages for h in m.block_hashes}
+        count += sum(
+            b.size_chars
+            for b, h in zip(message.blocks, message.block_hashes, strict=True)
+            if b.kind == "text" and h not in old and not _said(before, b)
+        )
+    return count
+
+
+def _said(turn: Turn, block: Block) -> bool:
+    """The reply, as the harness kept it: cut, or trimmed."""
+    said = [b.text.strip() for b in turn.reply.message.blocks if b.kind == "text"] if turn.reply else []
+    text = block.text.strip()
+    return any(s and (s in text or text in s) for s in said)
 
 
 def summarized_elsewhere(state: State, new: New, lines: Sequence[Line]) -> Found | None:
@@ -80,8 +113,15 @@ def revise_request(state: State, index: int, line: Line) -> None:
     own.marks = [m for m in own.marks if m.turn != index]
     lane, thread, session = turn.lane, turn.thread, turn.session
     if own is not line and (len(own.members) == 1 or own.lane == "title"):
-        lane, session = "summary", line.session
-        thread = short_name(session, lane)
+        asked = next((state.turns[i] for i in reversed(line.members) if i < index), None)
+        if asked is not None and turn.prefix and asked.head.digest == turn.head.digest:
+            lane, thread, session = line.lane, line.name, line.session
+            own.members.remove(index)
+            line.members = sorted((*line.members, index))
+            state.line_of[index] = line
+        else:
+            lane, session = "summary", line.session
+            thread = short_name(session, lane)
     state.turns[index] = replace(
         turn,
         kind=Kind.SUMMARY_REQUEST,

@@ -65,7 +65,10 @@ class State:
 
     def waits_since(self, scope: str, turn: int) -> bool:
         """One of the latest replies that no prefix holds yet was sampled after that turn."""
-        return any(index > turn for index in islice(reversed(self.unechoed.get(scope, {})), NEAR))
+        waiting = self.unechoed[scope]
+        if len(waiting) == (turn in waiting):
+            return False  # as it mostly is
+        return any(index > turn for index in islice(reversed(waiting), NEAR))
 
     def sampler(self, scope: str, message: Message) -> int | None:
         """The last turn of the scope that sampled this very message."""
