@@ -70,6 +70,21 @@ def test_loss_logprobs_and_every_gradient_are_those_of_separate_calls(engine: En
     assert worst(gradients(model), expected) < 1e-10
 
 
+@pytest.mark.parametrize("name", ["packed, bushes of 3", "depth first, a node at a time", "depth first, chunks of 2"])
+@pytest.mark.parametrize("samples", FEW.values(), ids=FEW.keys())
+def test_the_gradient_of_a_prefix_in_stretches_is_that_of_the_whole(
+    name: str, samples: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Red when a stretch is added at the start of the prefix."""
+    monkeypatch.setattr("trainer.engines.attention.STRETCH", 3)
+    model = float64_model()
+    by_hand(model, samples)
+    expected = gradients(model)
+    ENGINES[name].backward(model, TokenTrie.build(samples), objective=nll())
+
+    assert worst(gradients(model), expected) < 1e-10
+
+
 @pytest.mark.parametrize("samples", FEW.values(), ids=FEW.keys())
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
 def test_logprobs_alone_leave_no_gradient_behind(engine: Engine, samples: list[Sample]) -> None:

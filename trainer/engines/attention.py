@@ -12,7 +12,7 @@ engines use caches and masks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +24,7 @@ from transformers import AttentionInterface
 from trainer.engines.backbone import Backbone, drops
 
 NAME = "memorywalker_path"
+STRETCH = 4096  # ours: of a prefix, so that its gradient is not held twice; larger is not faster
 _FLASH = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 _FLASH_BACKWARD = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
 
@@ -83,10 +84,12 @@ class _OnPath(torch.autograd.Function):
         seen, stop = ctx.seen, ctx.seen + key.shape[2]
         (keys, values), (grad_keys, grad_values) = ctx.path.buffers[ctx.layer], ctx.path.grads[ctx.layer]
         prefix = (keys[:, :, :seen], values[:, :, :seen])
-        grad_query, own, above = attend_backward(grad, query, key, value, *prefix, out, lse, ctx.runs, ctx.scale)
-        if above is not None:
-            grad_keys[:, :, :seen] += above[0]
-            grad_values[:, :, :seen] += above[1]
+
+        def add(start: int, end: int, above_key: Tensor, above_value: Tensor) -> None:
+            grad_keys[:, :, start:end] += above_key
+            grad_values[:, :, start:end] += above_value
+
+        grad_query, own = attend_backward(grad, query, key, value, *prefix, out, lse, ctx.runs, ctx.scale, add)
         own_key = own[0] + grad_keys[:, :, seen:stop].to(key.dtype)  # from the units below, which were visited before
         own_value = own[1] + grad_values[:, :, seen:stop].to(key.dtype)
         grad_keys[:, :, seen:stop] = 0
@@ -138,18 +141,20 @@ class _InPack(torch.autograd.Function):
             at = slice(piece.start, piece.stop)
             g, q, k, v, o, lse_L = (t[:, :, at] for t in (grad, query, key, value, out, lse))
             keys, values = _spans(key, piece.prefix), _spans(value, piece.prefix)
-            grad_query[:, :, at], mine, above = attend_backward(
-                g, q, k, v, keys, values, o, lse_L, piece.runs, ctx.scale
-            )
+
+            def add(start: int, end: int, above_key: Tensor, above_value: Tensor, piece: Piece = piece) -> None:
+                begin = 0
+                for first, last in piece.prefix:
+                    low, high = max(first, first + start - begin), min(last, first + end - begin)
+                    if low < high:
+                        took = slice(begin + low - first - start, begin + high - first - start)
+                        grad_key[:, :, low:high] += above_key[:, :, took]
+                        grad_value[:, :, low:high] += above_value[:, :, took]
+                    begin += last - first
+
+            grad_query[:, :, at], mine = attend_backward(g, q, k, v, keys, values, o, lse_L, piece.runs, ctx.scale, add)
             grad_key[:, :, at] += mine[0]
             grad_value[:, :, at] += mine[1]
-            if above is None:
-                continue
-            begin = 0
-            for start, stop in piece.prefix:
-                grad_key[:, :, start:stop] += above[0][:, :, begin : begin + stop - start]
-                grad_value[:, :, start:stop] += above[1][:, :, begin : begin + stop - start]
-                begin += stop - start
         return grad_query, grad_key, grad_value, None, None
 
 
@@ -190,8 +195,9 @@ def attend_backward(
     lse: Tensor,
     runs: tuple[Run, ...],
     scale: float,
-) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
-    """Gradients of the query, of the unit's own key and value, and of the prefix's."""
+    add: Callable[[int, int, Tensor, Tensor], None],
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Gradients of the query and of the unit's own key and value; `add` gets the prefix's, stretch by stretch."""
     assert _FLASH_BACKWARD is not None
     parts = []
     for run in runs:
@@ -201,10 +207,12 @@ def attend_backward(
     grad_query, grad_key, grad_value = (
         tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim=2) for tensors in zip(*parts, strict=True)
     )
-    if not keys.shape[2]:
-        return grad_query, (grad_key, grad_value), None
-    more, grad_keys, grad_values = _FLASH_BACKWARD(grad, query, keys, values, out, lse, 0.0, False, scale=scale)
-    return grad_query + more, (grad_key, grad_value), (grad_keys, grad_values)
+    for start in range(0, keys.shape[2], STRETCH):
+        above = (keys[:, :, start : start + STRETCH], values[:, :, start : start + STRETCH])
+        more, above_key, above_value = _FLASH_BACKWARD(grad, query, *above, out, lse, 0.0, False, scale=scale)
+        grad_query = grad_query + more
+        add(start, start + above_key.shape[2], above_key, above_value)
+    return grad_query, (grad_key, grad_value)
 
 
 _active: list[Path | Pack] = []
