@@ -15,6 +15,7 @@ from recorder import wire
 from recorder.call import Call
 from recorder.message import Exchange, Hints
 from recorder.segments import Cut
+from recorder.wire.openai_responses import MORE_TOOLS
 
 _KEYS = {"openai_responses": b'"input"', "gemini": b'"contents"'}
 _MESSAGES = b'"messages"'
@@ -57,7 +58,7 @@ def read(call: Call, before: Known = NOTHING, shared: int = 0) -> Meaning:
     if count and not call.request_header("content-encoding") and call.status != 101:
         end = before.ends[count - 1]
         rest = call.request_body[end:].lstrip()
-        if rest.startswith((b",", b"]")) and _key(before.wire) not in rest:
+        if rest.startswith((b",", b"]")) and _key(before.wire) not in rest and MORE_TOOLS.encode() not in rest:
             shorter = call.request_body[: before.start] + rest.removeprefix(b",")
             exchange = wire.read(replace(call, request_body=shorter))
             if isinstance(exchange, Exchange) and exchange.wire == before.wire:

@@ -6,6 +6,7 @@ were cut before it, and `response.completed` may come with an empty `output`.
 """
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from recorder import canonical
 from recorder.errors import WireError
@@ -19,6 +20,7 @@ from recorder.wire.served import Gathered
 _ROLES: dict[object, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 _COMPACTIONS = frozenset(("compaction", "compaction_summary", "context_compaction"))  # names of codex's own protocol
+MORE_TOOLS = "additional_tools"
 
 
 def unframed(body: Json) -> Json:
@@ -30,11 +32,25 @@ def unframed(body: Json) -> Json:
 
 
 def head(body: Json, *, model: str = "") -> Head:
+    """Tools that `additional_tools` items give before anything is said are the head's; later ones stay where they are.
+
+    https://platform.openai.com/docs/api-reference/responses/create: "made available at this item".
+    """
+    told = [("tools", body.get("tools"))]
+    told += [(f"input[{i}].tools", item.get("tools")) for i, item in enumerate(_tools_first(body))]
     return Head(
         b.string(body.get("model")) or model,
         canonical.text(b.string(body.get("instructions"))),
-        tuple(_tool(b.need_obj(t, f"tools[{i}]")) for i, t in enumerate(b.arr(body.get("tools")))),
+        tuple(_tool(b.need_obj(t, f"{where}[{i}]")) for where, tools in told for i, t in enumerate(b.arr(tools))),
     )
+
+
+def _tools_first(body: Json) -> list[Json]:
+    """The `additional_tools` items that the input begins with; none where it goes on from an earlier response."""
+    if body.get("previous_response_id"):
+        return []
+    items = (b.obj(item) for item in b.arr(body.get("input")))
+    return list(takewhile(lambda item: item.get("type") == MORE_TOOLS, items))
 
 
 def messages(body: Json) -> tuple[Message, ...]:
@@ -43,7 +59,7 @@ def messages(body: Json) -> tuple[Message, ...]:
         return (Message("user", canonical.text(items)),)
     if items is None and (body.get("previous_response_id") or body.get("prompt")):
         return ()
-    return b.messages(b.need_arr(items, "input"), _message, "input")
+    return b.messages(b.need_arr(items, "input")[len(_tools_first(body)) :], _message, "input")
 
 
 def compacted(prefix: tuple[Message, ...]) -> bool:
@@ -68,6 +84,8 @@ def _message(item: Json, where: str) -> Message:
             raise WireError(f"{where}.role: expected system, developer, user or assistant, got {role!r}")
         return Message(_ROLES[role], _content(item.get("content"), f"{where}.content"))
     block = _item(item)
+    if kind == MORE_TOOLS:
+        return Message("system", (block,))
     if block.kind == "tool_result" or b.string(kind).endswith("_output"):
         return Message("tool", (block,))
     return Message("assistant", (canonical.echo(block),))

@@ -154,3 +154,20 @@ def test_a_hash_gone_on_with_is_the_hash_of_the_whole(first: int, second: int, s
     assert digest_along(b, states, shared_start(a, b))[0] == digest(b)
     again, states = digest_along(b, states, shared_start(a, b))
     assert digest_along(b, states, len(b))[0] == digest(b) == again
+
+
+def test_tools_given_by_an_input_item_are_the_heads_only_where_the_input_begins_with_them() -> None:
+    """Read alone, what is new would begin with it."""
+    more = {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "look"}]}
+    said = [{"role": "user", "content": f"question {n}"} for n in range(3)]
+
+    def ask(*items: object) -> Call:
+        body = json.dumps({"model": "m", "input": items}).encode()
+        return replace(CALL, url="https://api.openai.com/v1/responses", request_body=body)
+
+    for first, second in (
+        (ask(*said), ask(*said, more)),
+        (ask(more, *said[:2]), ask(more, *said)),
+        (ask(*said, more), ask(*said, more, said[0])),
+    ):
+        assert same_as_whole(second, after(first, second))

@@ -48,6 +48,40 @@ THOUGHT = {
 }
 
 
+LOOK: dict[str, object] = {"type": "function", "name": "look", "description": "Look.", "parameters": {"type": "object"}}
+MORE: dict[str, object] = {"type": "additional_tools", "role": "developer", "tools": [LOOK]}
+
+
+class TestAdditionalTools:
+    """Codex gives its tools as an input item, with no `tools` at all."""
+
+    def test_those_before_anything_is_said_are_tools(self) -> None:
+        body: dict[str, object] = {"model": "m", "input": [MORE, {"role": "user", "content": "hi"}]}
+        assert openai_responses.head(body).tools == (Tool("look", "Look.", '{"type":"object"}'),)
+        assert openai_responses.messages(body) == (Message("user", (Block("text", "hi"),)),)
+
+    def test_they_stand_behind_the_others(self) -> None:
+        body: dict[str, object] = {"tools": [{**LOOK, "name": "first"}], "input": [MORE]}
+        assert [t.name for t in openai_responses.head(body).tools] == ["first", "look"]
+
+    def test_later_ones_stay_where_the_model_reads_them(self) -> None:
+        body: dict[str, object] = {"input": [{"role": "user", "content": "hi"}, MORE]}
+        assert openai_responses.head(body).tools == ()
+        assert [(m.role, m.blocks[0].name) for m in openai_responses.messages(body)] == [
+            ("user", ""),
+            ("system", "additional_tools"),
+        ]
+
+    def test_what_goes_on_from_an_earlier_response_is_no_beginning(self) -> None:
+        body: dict[str, object] = {"previous_response_id": "resp_1", "input": [MORE]}
+        assert openai_responses.head(body).tools == ()
+        assert len(openai_responses.messages(body)) == 1
+
+    def test_one_that_is_none_is_told(self) -> None:
+        with pytest.raises(WireError, match=r"input\[0\]\.tools\[0\]"):
+            openai_responses.head({"input": [{"type": "additional_tools", "tools": ["look"]}]})
+
+
 class TestRequests:
     def test_one_message_stands_for_each_item(self) -> None:
         items = [
