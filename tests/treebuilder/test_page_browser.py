@@ -169,8 +169,13 @@ def test_an_edit_opens_what_left_beside_what_came_with_kind_evidence_and_the_sum
 
 def test_a_cleared_result_is_shown_with_its_placeholder_in_place(opened: Opener) -> None:
     page = opened("cleared", "#call=8")
-    assert "286" in page.inner_text(".sides > h3.gone")
-    assert "cleared" in page.inner_text(".side.came >> nth=0").lower()
+    assert page.inner_text(".sides > h3.gone").startswith("− left: 286,069 characters")
+    sides = [page.query_selector_all(f".side.{name}")[:6] for name in ("gone", "came")]
+    for gone, came in zip(*sides, strict=True):
+        assert "tool result" in (gone.text_content() or "")
+        assert "Show all" in (gone.text_content() or "")
+        assert "[Old tool result content cleared]" in (came.text_content() or "")
+        assert (gone.bounding_box() or {})["y"] == (came.bounding_box() or {})["y"]
 
 
 def test_a_changed_span_is_marked_inside_its_block(opened: Opener) -> None:
@@ -181,7 +186,7 @@ def test_a_changed_span_is_marked_inside_its_block(opened: Opener) -> None:
 def test_the_system_text_and_the_tools_can_be_read(opened: Opener) -> None:
     page = opened("compacted", "#call=1&view=head")
     page.click("summary:has(.toolname:text-is('Read'))")
-    assert '"properties"' in page.inner_text(".message[open]:has(.toolname)")
+    page.wait_for_selector(".message[open]:has(.toolname) >> text=properties")
 
 
 def test_search_lists_hits_and_leads_to_the_message(opened: Opener) -> None:

@@ -105,6 +105,23 @@ def test_a_burst_of_calls_is_not_lost(tmp_path: Path) -> None:
     assert told == {str(i) for i in range(1, 11)}
 
 
+class Broken(LivePage):
+    def add(self, call: Call) -> None:
+        if call.seq > 1:
+            raise ValueError("a call that\nno tree can take")
+        super().add(call)
+
+
+def test_a_page_that_cannot_go_on_says_why_and_stays_up(tmp_path: Path) -> None:
+    db = recorded(tmp_path / "t.db", CALLS[:1])
+    with PageServer(db, Broken(), poll_s=0.02) as server:
+        recorded(db, CALLS[1:2])
+        with urllib.request.urlopen(f"{server.url}events?after=1", timeout=10) as response:
+            told = response.read().decode()
+        assert told.endswith("event: failure\ndata: ValueError: a call that no tree can take\n\n")
+        assert b'"number":"1"' in urllib.request.urlopen(server.url).read()
+
+
 @pytest.mark.parametrize("path", ["", "events", "x/", "x/events?after=0"])
 def test_who_does_not_know_the_address_sees_nothing(tmp_path: Path, path: str) -> None:
     with serving(recorded(tmp_path / "t.db", CALLS[:1])) as url:

@@ -294,6 +294,10 @@ if (root.dataset.live === 'yes') {
   };
   events.addEventListener('open', () => say('on', 'live'));
   events.addEventListener('error', () => say('off', events.readyState === 2 ? 'server ended' : 'reconnecting'));
+  events.addEventListener('failure', (event) => {
+    events.close();
+    say('off', 'stopped: ' + cut(event.data, 120));
+  });
   events.addEventListener('message', (event) => {
     const before = data.turns.length;
     const empty = before === 0;

@@ -225,23 +225,46 @@ function sides(turn, before) {
     const is = (m) => m >= newFrom && m < newFrom + now.length;
     keptRun(newFrom);
     at = newFrom + now.length;
-    const gone = edit.evicted.filter(([m]) => was(m));
-    const came = edit.inserted.filter(([m]) => is(m));
-    const away = edit.moved.filter(([[m]]) => was(m)).map(([a, b]) => [a, `moved to #${b[0]}`]);
-    const here = edit.moved.filter(([, [m]]) => is(m)).map(([a, b]) => [b, `moved from #${a[0]}`]);
-    grid.append(side('gone', gone, (m) => old[m - oldFrom], away), side('came', came, (m) => now[m - newFrom], here));
+    const gone = edit.evicted.filter(([m]) => was(m)).map((span) => [span, '']);
+    const came = edit.inserted.filter(([m]) => is(m)).map((span) => [span, '']);
+    for (const [a, b] of edit.moved) {
+      if (was(a[0])) gone.push([a, `moved to #${b[0]}`]);
+      if (is(b[0])) came.push([b, `moved from #${a[0]}`]);
+    }
+    for (const [left, right] of pairs(gone, came, newFrom - oldFrom))
+      grid.append(side('gone', left, (m) => old[m - oldFrom]), side('came', right, (m) => now[m - newFrom]));
   }
   keptRun(turn.depth);
   return grid;
 }
 
-function side(name, spans, messageAt, moved) {
-  const rest = '–';
-  const all = [...spans.map((span) => [span, '']), ...moved].sort(([a], [b]) => a[0] - b[0] || a[1] - b[1]);
+/** A block changed in place stands in a row of its own, its old text beside its new one; the rest between such rows. */
+function pairs(gone, came, shift) {
+  const inOrder = ([a], [b]) => a[0] - b[0] || a[1] - b[1] || a[2] - b[2];
+  gone.sort(inOrder);
+  came.sort(inOrder);
+  const rows = [];
+  let [i, j] = [0, 0];
+  gone.forEach(([[message, block, start]], at) => {
+    const other = came.findIndex(
+      ([span, note], k) => k >= j && !note && span[0] === message + shift && span[1] === block && span[2] === start,
+    );
+    if (other < 0 || gone[at][1]) return;
+    if (i < at || j < other) rows.push([gone.slice(i, at), came.slice(j, other)]);
+    rows.push([[gone[at]], [came[other]]]);
+    [i, j] = [at + 1, other + 1];
+  });
+  if (i < gone.length || j < came.length) rows.push([gone.slice(i), came.slice(j)]);
+  return rows;
+}
+
+function side(name, spans, messageAt) {
   return h(
     'div',
     { class: 'side ' + name },
-    all.length ? all.map(([span, note]) => spanElement(name, span, messageAt, note)) : h('p', { class: 'quiet none' }, rest),
+    spans.length
+      ? spans.map(([span, note]) => spanElement(name, span, messageAt, note))
+      : h('p', { class: 'quiet none' }, '–'),
   );
 }
 
@@ -250,11 +273,11 @@ function spanElement(name, [message, index, start, stop], messageAt, note) {
   const block = blocksOf(number)[index];
   const text = plain(block);
   const [from, to] = points(text, start, stop);
-  const whole_ = from === 0 && to === text.length;
+  const blank = text[0] === '\n' ? 1 : 0; // a result has no text of its own before its parts
+  const whole_ = from <= blank && to === text.length;
   const lead = Math.max(0, from - AROUND);
   const tail = Math.min(text.length, to + AROUND);
-  const blank = lead === 0 && text[0] === '\n' ? 1 : 0; // a result has no text of its own before its parts
-  const shown = (lead ? '…' : '') + text.slice(lead + blank, tail) + (tail < text.length ? '…' : '');
+  const shown = (lead ? '…' : '') + text.slice(lead || blank, tail) + (tail < text.length ? '…' : '');
   const shift = lead ? lead - 1 : blank;
   const marks = whole_ || note ? [] : [[Math.max(0, from - shift), to - shift, name]];
   return h(

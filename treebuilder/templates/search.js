@@ -44,9 +44,9 @@ function find(text) {
       turn,
       place,
       role: place === turn.depth ? 'sampled' : role,
-      before: told.slice(Math.max(0, at - 60), at).replace(/\s+/g, ' '),
+      before: (at > 60 ? '…' : '') + told.slice(Math.max(0, at - 60), at).replace(/\s+/g, ' '),
       hit: told.slice(at, at + length),
-      after: told.slice(at + length, at + length + 120).replace(/\s+/g, ' '),
+      after: told.slice(at + length, at + length + 120).replace(/\s+/g, ' ') + (told.length > at + length + 120 ? '…' : ''),
     });
   }
   hits.sort((a, b) => a.turn.index - b.turn.index || a.place - b.place);
@@ -64,6 +64,6 @@ function hitList(text, hits, { several }) {
         h('a', { href: `#call=${encodeURIComponent(turn.number)}&view=context&message=${place}&find=${encodeURIComponent(text)}` },
           h('span', { class: 'where' }, h('b', {}, 'Call ' + turn.number), h('span', { class: 'role' }, role),
             several && h('span', { class: 'quiet' }, cut(turn.session, 18))),
-          h('span', { class: 'snippet' }, '…' + before, h('mark', { class: 'hit' }, hit), after + '…'))))),
+          h('span', { class: 'snippet' }, before, h('mark', { class: 'hit' }, hit), after))))),
   ];
 }
