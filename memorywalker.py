@@ -748,7 +748,7 @@ def drift(
     from trainer.drift import drift as measure
     from trainer.drift import json_rows, table
     from trainer.drift import plot as draw
-    from trainer.models import load_model
+    from trainer.models import load_model, load_tokenizer
 
     chosen = tuple(dict.fromkeys(schemes.split(",")))
     if unknown := [name for name in chosen if name not in get_args(Scheme)]:
@@ -771,6 +771,7 @@ def drift(
             schemes=chosen,
             engine=engine,
             kl=kl,
+            decode=load_tokenizer(model).decode,
             step=step,
         )
     if plot:

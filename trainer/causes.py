@@ -6,31 +6,40 @@ gone, so the last edit before it is. Where the trained context is token for toke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from trainer.episodes import Episode
 from trainer.physical import stream, threads
 from trainer.schemes import OWN_ENGINE, Plan
-from trainer.trie import Sample
+from trainer.trie import Ids, Sample
+
+Decode = Callable[[list[int]], str]
+"""Token ids to text."""
 
 NONE = "none"
 """The trained context is the one the token was sampled in: the floor."""
 EDIT = "edit"
 """An edit whose kind nobody said."""
-UNTOLD = "retokenised"
-"""Messages only grew, yet tokens differ: a reply was rendered otherwise when it came back."""
+RETOKENISED = "retokenisation"
+"""Messages only grew and their text is the same, in other tokens: decoded text was encoded again."""
+TEMPLATE = "template"
+"""Messages only grew, yet their text changed: the chat template tells a reply otherwise once it is history."""
+UNTOLD = "rendering"
+"""One of these two; which one takes a tokenizer to say."""
 FINAL_WALK = ("naive-compressed", "sdcc")
 """Schemes whose contexts are those of `R_N`."""
 GROWING = ("root", "append", "forked", "model_switched")
 """Kinds that leave everything before them in place."""
 
 
-def causes(one: Plan) -> Iterator[str]:
+def causes(one: Plan, decode: Decode | None = None) -> Iterator[str]:
     """For each of the plan's samples the edit that its context is wrong about."""
     samples = one.episode.samples
-    edits = {index: found for members in threads(samples) for found in [_edits(one, members)] for index in members}
+    edits = {
+        index: found for members in threads(samples) for found in [_edits(one, members, decode)] for index in members
+    }
     for part, origin in zip(one.samples, one.origins, strict=True):
         if one.scheme not in OWN_ENGINE and _same(part, samples[origin.sample], origin.start):
             yield NONE
@@ -41,15 +50,27 @@ def causes(one: Plan) -> Iterator[str]:
             yield last or (NONE if one.scheme in OWN_ENGINE else UNTOLD)
 
 
-def _edits(one: Plan, members: Sequence[int]) -> list[tuple[int, str]]:
+def _edits(one: Plan, members: Sequence[int], decode: Decode | None) -> list[tuple[int, str]]:
     """The calls of a thread whose context did not go on from all of the one before, each with the edit's name."""
-    views = stream([one.episode.samples[i] for i in members]).views
+    samples = one.episode.samples
+    views = stream([samples[i] for i in members]).views
     found = []
-    for before, view, index in zip(views, views[1:], members[1:], strict=False):
+    for before, view, previous, index in zip(views, views[1:], members, members[1:], strict=False):
         if not np.array_equal(view[: len(before)], before):
             kind = one.episode.kinds[index]
-            found.append((index, EDIT if not kind else UNTOLD if kind in GROWING else kind))
+            if kind in GROWING:
+                kind = _rendered(samples[previous].ids(), np.asarray(samples[index].prompt_ids), decode)
+            found.append((index, kind or EDIT))
     return found
+
+
+def _rendered(before: Ids, after: Ids, decode: Decode | None) -> str:
+    """Why the tokens of messages that only grew are not what they were."""
+    if decode is None:
+        return UNTOLD
+    differs = np.flatnonzero(before[: len(after)] != after[: len(before)])
+    at = int(differs[0]) if len(differs) else min(len(before), len(after))
+    return RETOKENISED if decode(after[at:].tolist()).startswith(decode(before[at:].tolist())) else TEMPLATE
 
 
 def _same(part: Sample, original: Sample, start: int) -> bool:

@@ -18,7 +18,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from recorder.errors import TrainError
-from trainer.causes import NONE, causes, evicted_share
+from trainer.causes import NONE, Decode, causes, evicted_share
 from trainer.engines.step import Engine
 from trainer.episodes import Episode
 from trainer.liveview import divergence, hidden_states, score
@@ -87,11 +87,13 @@ def drift(
     engine: str = "auto",
     reference: Reference = "auto",
     kl: bool = False,
+    decode: Decode | None = None,
     step: Callable[[str], None] = lambda doing: None,
 ) -> Drift:
     """Measure schemes on the source's episodes. ValueError: unknown scheme or engine. TrainError: no episode.
 
-    `kl` also compares whole distributions, which costs one more forward a scheme. `step` hears what is being done.
+    `kl` also compares whole distributions, which holds a hidden state for every token. `decode` tells a template that
+    renders history otherwise from text that was encoded again. `step` hears what is being done.
     """
     episodes = source.episodes
     if not episodes:
@@ -108,7 +110,7 @@ def drift(
         for chosen, members in _by_engine(schemes, engine):
             step(f"{name}: {', '.join(members)}")
             together = [plans[scheme][number] for scheme in members]
-            for scheme, done in zip(members, _measure(together, rollout, model, chosen, kl=kl), strict=True):
+            for scheme, done in zip(members, _measure(together, rollout, model, chosen, decode, kl=kl), strict=True):
                 measured[scheme].append(done)
     rows = [row for scheme in schemes for row in _rows(scheme, plans[scheme], measured[scheme])]
     evicted = [c for c in map(evicted_share, episodes) if c > 0]
@@ -170,30 +172,45 @@ def _by_engine(schemes: Sequence[str], engine: str) -> list[tuple[Engine, list[s
 
 
 def _measure(
-    plans: Sequence[Plan], rollout: _Rollout, model: nn.Module, engine: Engine, *, kl: bool
+    plans: Sequence[Plan], rollout: _Rollout, model: nn.Module, engine: Engine, decode: Decode | None, *, kl: bool
 ) -> Iterator[_Measured]:
     """All plans in one trie: R_N is a branch of logittree's, and H_T goes along with another up to the first edit."""
-    found = engine.logprobs(model, TokenTrie.build(s for one in plans for s in one.samples))
+    samples = [s for one in plans for s in one.samples]
+    trie = TokenTrie.build(samples)
+    states: Sequence[Tensor] = engine.states(model, trie) if kl else ()
+    if kl:
+        found = [score(model, hidden, np.array(s.completion_ids)) for hidden, s in zip(states, samples, strict=True)]
+    else:
+        found = list(engine.logprobs(model, trie))
+    at = 0
     for one in plans:
-        mine, found = found[: len(one.samples)], found[len(one.samples) :]
-        yield _compare(one, mine, rollout, model, kl=kl)
+        mine = slice(at, at + len(one.samples))
+        at = mine.stop
+        yield _compare(one, found[mine], states[mine], rollout, model, decode)
 
 
-def _compare(one: Plan, found: Sequence[Tensor], rollout: _Rollout, model: nn.Module, *, kl: bool) -> _Measured:
-    hidden = hidden_states(model, one.samples) if kl else ()
+def _compare(
+    one: Plan,
+    found: Sequence[Tensor],
+    states: Sequence[Tensor],
+    rollout: _Rollout,
+    model: nn.Module,
+    decode: Decode | None,
+) -> _Measured:
+    """`states`: empty = whole distributions are not compared."""
     off: list[Floats] = [np.zeros(0)]
     divergences: list[Floats] = [np.zeros(0)]
     blamed: list[str] = []
-    for index, (origin, cause) in enumerate(zip(one.origins, causes(one), strict=True)):
+    for index, (origin, cause) in enumerate(zip(one.origins, causes(one, decode), strict=True)):
         span = slice(origin.start, origin.stop)
         off_K = np.abs(_numbers(found[index]) - rollout.logprobs[origin.sample][span])
         known_K = ~np.isnan(off_K)
         off.append(off_K[known_K])
         blamed += [cause] * int(known_K.sum())
-        if kl:
-            kl_K = divergence(model, rollout.hidden[origin.sample][span], hidden[index])
+        if len(states):
+            kl_K = divergence(model, rollout.hidden[origin.sample][span], states[index])
             divergences.append(_numbers(kl_K)[known_K])
-    return _Measured(np.concatenate(off), tuple(blamed), np.concatenate(divergences) if kl else None)
+    return _Measured(np.concatenate(off), tuple(blamed), np.concatenate(divergences) if len(states) else None)
 
 
 def _rows(scheme: str, plans: Sequence[Plan], measured: Sequence[_Measured]) -> Iterator[DriftRow]:

@@ -128,6 +128,32 @@ def test_an_edit_of_unknown_kind_is_called_edit(model: PreTrainedModel) -> None:
     assert {row.cause for row in found.rows} == {"", "none", "edit"}
 
 
+TEXT = {31: "ab", 32: "a", 33: "b", 34: "ba"}
+
+
+@pytest.mark.parametrize(
+    ("back", "cause"),
+    [([32, 33], "retokenisation"), ([34], "template"), ([31], "none")],
+    ids=["the same text", "another text", "the same tokens"],
+)
+def test_tokens_that_change_though_messages_only_grew_are_told_apart(
+    model: PreTrainedModel, back: list[int], cause: str
+) -> None:
+    """`ab` sampled as one token comes back as two, or as another text: the first reply stands wrong in R_N. Red when
+    texts are compared whole: what the next prompt adds behind is then a change."""
+    calls = (Sample([11, 12], [31]), Sample([11, 12, *back, 13], [41]))
+    source = Source((Episode("x", calls, ("root", "append")),))
+
+    def decode(ids: list[int]) -> str:
+        return "".join(TEXT.get(i, f"<{i}>") for i in ids)
+
+    found = drift(source, model=model, schemes=["naive-full"], decode=decode)
+    assert {row.cause for row in found.rows if row.cause} == {"none", cause}
+    if cause != "none":
+        untold = drift(source, model=model, schemes=["naive-full"])
+        assert {row.cause for row in untold.rows if row.cause} == {"none", "rendering"}
+
+
 def test_kl_is_zero_for_equal_contexts_and_positive_otherwise(found: Drift) -> None:
     assert found.row("logittree").kl == pytest.approx(0, abs=1e-6)
     for scheme in ("naive-compressed", "naive-full"):
@@ -166,13 +192,24 @@ def test_depth_and_frequency_count_evicted_context_tokens(model: PreTrainedModel
 
 
 def test_mask4d_is_compared_when_asked_for(model: PreTrainedModel) -> None:
-    found = drift(Source((trace(),)), model=model, schemes=["mask4d"])
+    found = drift(Source((trace(),)), model=model, schemes=["mask4d"], kl=True)
     tokens = {row.cause: row.tokens for row in found.rows}
     assert tokens == {"": 45, "none": 18, "cleared": 18, "summarized": 9}
     floor, wrong = found.row("mask4d", "none").max, found.row("mask4d", "cleared").mean
     assert floor is not None
     assert wrong is not None
     assert floor < 1e-5 < 1e-3 < wrong  # the harness re-prefilled, so a kept copy is not what it had
+    kl = found.row("mask4d", "cleared").kl
+    assert kl is not None
+    assert kl > 1e-3  # red when the distribution is that of the live view, whatever the scheme
+
+
+def test_sdcc_has_the_contexts_of_naive_compressed(model: PreTrainedModel) -> None:
+    found = drift(Source((trace(),)), model=model, schemes=["sdcc", "naive-compressed"], engine="separate")
+    rows = {scheme: [r for r in found.rows if r.scheme == scheme] for scheme in ("sdcc", "naive-compressed")}
+    assert [(r.cause, r.tokens, r.mean) for r in rows["sdcc"]] == [
+        (r.cause, r.tokens, r.mean) for r in rows["naive-compressed"]
+    ]
 
 
 def test_rows_for_programs_carry_what_they_were_measured_on(found: Drift) -> None:
