@@ -16,8 +16,8 @@ from treebuilder import wording
 from treebuilder.arrival import New, Prepared, prepare
 from treebuilder.classify import Verdict, head_change, judge
 from treebuilder.diff import Edit, diff
-from treebuilder.forks import fork, heard, joined
-from treebuilder.headers import key_and_lane, said_outright
+from treebuilder.forks import fork, handed_back, heard, joined
+from treebuilder.headers import compacts, key_and_lane, said_outright
 from treebuilder.hindsight import (
     is_aside,
     promote,
@@ -27,6 +27,7 @@ from treebuilder.hindsight import (
     revise_request,
     split,
     summarized_elsewhere,
+    unsampled,
 )
 from treebuilder.lineage import Line, as_messages
 from treebuilder.node import shared
@@ -44,6 +45,10 @@ def build(calls: Iterable[Call], *, structural: bool = False) -> Trajectory:
     for call in calls:
         builder.add(call)
     return builder.trajectory()
+
+
+RENDERED = (Kind.REMINDER_MOVED, Kind.THINKING_DROPPED, Kind.SYSTEM_CHANGED, Kind.UNKNOWN)
+"""What a switch of models looks like where a harness puts the same content otherwise for the other model."""
 
 
 class Builder:
@@ -80,7 +85,7 @@ class Builder:
         scope = f"session:{hints.session}" if hints.session else f"run:{pool}"
         scope = self.state.joined.get(scope, scope)
         new = New(index, item.call, exchange, scope, not hints.session, hints)
-        if exchange.reply is not None and exchange.reply.server_edits:
+        if exchange.reply is not None and exchange.reply.server_edits and not compacts(new):
             new.opaque = "server edited the context: " + ", ".join(exchange.reply.server_edits)
         before = self._delta_of(new)
         if before is None:
@@ -194,6 +199,15 @@ class Builder:
                 tip = found.mark
         if found.mark is not tip:
             found = compare(self.state, new, line, tip)
+        before = self.state.turns[found.mark.turn]
+        if found.rank == 4 and new.pooled and (tool := handed_back(before, new.messages(found.shared))):
+            lane = f"agent:{new.node.id.hex()[:8]}" if new.node else "main"
+            line = self.state.line(new, lane, lane, fresh=True, session=line.session)
+            said = f"link:prompt given in tool call {tool} of turn {before.index}, its view in front"
+            verdict = Verdict(Kind.FORKED, 0.9, (said,))
+            return make_turn(
+                self.state, new, line, verdict, parent=before.index, match=found.match, origin=before.index
+            )
         return self._grown(new, found) if found.rank in (2, 3, 4) else self._edited(new, line)
 
     def _grown(self, new: New, found: Found) -> Turn:
@@ -245,10 +259,14 @@ class Builder:
             echo=None if echo is None else front + echo,
             replied=replied(before),
             slid_before=any(self.state.turns[i].kind is Kind.WINDOW_DROPPED for i in line.members[-8:]),
+            unsampled_chars=unsampled(self.state, new, before, edit),
         )
         changed = head_change(before.head, new.head)
         if changed is not None and changed[0] is Kind.MODEL_SWITCHED:
             verdict = Verdict(Kind.MODEL_SWITCHED, 0.8, (changed[1], *verdict.evidence))
+        elif before.head.model != new.head.model and verdict.kind in RENDERED:
+            said = f"structure:model {before.head.model} -> {new.head.model}, the same told otherwise"
+            verdict = Verdict(Kind.MODEL_SWITCHED, 0.7, (said, *verdict.evidence))
         elif verdict.kind is Kind.UNKNOWN and before.wire != new.wire:
             verdict = Verdict(Kind.MODEL_SWITCHED, 0.7, (f"structure:wire {before.wire} -> {new.wire}",))
         return make_turn(
@@ -265,8 +283,8 @@ class Builder:
         shares = found is not None and (
             found.rank in (2, 3, 4) or found.shared > 0 or (not new.pooled and found.rank == 1)
         )
-        same_head = found is not None and self.state.turns[found.mark.turn].head.tools == new.head.tools
-        if found is not None and shares and same_head:
+        same_tools = found is not None and self.state.turns[found.mark.turn].head.tools == new.head.tools
+        if found is not None and shares and (same_tools or found.shared):
             line = found.line
             assert line.tip is not None
             return make_turn(self.state, new, line, said, parent=line.tip.turn)

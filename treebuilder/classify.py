@@ -14,16 +14,21 @@ from enum import StrEnum
 
 from recorder.message import Block, Head, Message
 from treebuilder.diff import Edit, Hunk, common_front
+from treebuilder.quotes import MIN_CHARS
 from treebuilder.tree import Kind
 
 WINDOW_SHARE = 0.5
 """Of the old messages; a window that slides drops more at once than a person deletes. Ours."""
 
 
+NOTICE_CHARS = 200
+"""A result that makes room for no more than this, and says something else, made room for a notice. Ours."""
+
+
 class Change(StrEnum):
     """What happened to a message that stayed in its place."""
 
-    RESULT_CLEARED = "tool result replaced by something shorter"
+    RESULT_CLEARED = "tool result replaced by something short"
     RESULT_TRUNCATED = "tool result cut short"
     RESULT_CHANGED = "tool result changed"
     THINKING_GONE = "thinking gone"
@@ -159,12 +164,14 @@ def _rest(message: Message, same: Counter[bytes]) -> list[Block]:
 
 
 def result_change(old: str, new: str) -> Change:
-    """Cut short: what is left repeats the old at its front or back. Cleared: it is shorter and says something else."""
+    """Cut short: what is left repeats the old at its front or back. Cleared: something else, and short."""
     a, b = old.strip(), new.strip()
+    limit = min(len(a), len(b))
+    front = common_front(a, b, limit)
+    back = common_front(a[::-1], b[::-1], limit)
     if len(b) >= len(a):
-        return Change.RESULT_CHANGED
-    front = common_front(a, b, len(b))
-    back = common_front(a[::-1], b[::-1], len(b))
+        notice = len(b) <= NOTICE_CHARS and max(front, back) * 4 < limit
+        return Change.RESULT_CLEARED if notice else Change.RESULT_CHANGED
     return Change.RESULT_TRUNCATED if b and max(front, back, front + back) * 2 >= len(b) else Change.RESULT_CLEARED
 
 
@@ -189,11 +196,22 @@ def head_change(old: Head, new: Head) -> tuple[Kind, str] | None:
 
 
 def judge(
-    edit: Edit, old: Sequence[Message], new: Sequence[Message], *, echo: int | None, replied: bool, slid_before: bool
+    edit: Edit,
+    old: Sequence[Message],
+    new: Sequence[Message],
+    *,
+    echo: int | None,
+    replied: bool,
+    slid_before: bool,
+    unsampled_chars: int = 0,
 ) -> Verdict:
     """The kind of an edit that is no pure growth. `echo`: where the new view holds the old call's reply;
-    `replied`: there was a whole one; `slid_before`: an earlier edit of this thread removed from the same place."""
+    `replied`: there was a whole one; `slid_before`: an earlier edit of this thread removed from the same place;
+    `unsampled_chars`: text that came in the model's name though the model was not seen to say it."""
     s = shape(edit, old, echo=echo)
+    if s.removed and unsampled_chars >= MIN_CHARS:
+        said = f"structure:{unsampled_chars} characters in the model's name that it did not sample"
+        return Verdict(Kind.SUMMARIZED, 0.6, (f"structure:{len(s.removed)} of {len(old)} messages removed", said))
     if s.removed:
         return _removed(s, edit, old, new, slid_before=slid_before)
     for change, kind, sure in (

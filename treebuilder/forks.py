@@ -4,9 +4,14 @@ Threads of other sessions are found through the trie of prefixes: equal prefixes
 was sent it first. Where no id names a session, a recording that goes on from another's is joined to it.
 """
 
+from collections.abc import Sequence
+
+from recorder import canonical
+from recorder.message import Block, Message
 from treebuilder.arrival import New
 from treebuilder.lineage import ABSENT, Match, echo_at
 from treebuilder.node import shared
+from treebuilder.quotes import MIN_LINE
 from treebuilder.search import find
 from treebuilder.state import State
 from treebuilder.tree import Turn
@@ -51,15 +56,41 @@ def _holds(new: New, turn: Turn) -> bool:
     return turn.node is not None and turn.depth < new.depth and shared(turn.node, new.node) == turn.depth
 
 
+def handed_back(before: Turn, added: Sequence[Message]) -> str:
+    """The name of the tool call of that turn whose result comes with its own prompt: the call goes on as the agent that
+    it started, the parent's whole view in front. Empty = none."""
+    results = {b.id for m in added for b in m.blocks if b.kind == "tool_result"}
+    spoken = [b.text for m in added for b in m.blocks if b.kind == "text"]
+    for call in before.reply.message.blocks if before.reply else ():
+        if call.kind == "tool_call" and call.id and call.id in results:
+            prompt = _longest(call)
+            if len(prompt) >= 2 * MIN_LINE and " " in prompt and any(prompt in text for text in spoken):
+                return call.name
+    return ""
+
+
+def _longest(call: Block) -> str:
+    """The longest of a tool call's top-level string arguments."""
+    try:
+        given = canonical.loads(call.text)
+    except ValueError:
+        return ""
+    values = given.values() if isinstance(given, dict) else ()
+    return max((v.strip() for v in values if isinstance(v, str)), key=len, default="")
+
+
 def joined(state: State, new: New) -> bool:
     """No id says whose call it is, and what it repeats was sampled in another recording: both are one scope now."""
     if not new.pooled:
         return False
     other = _elsewhere(state, new)
-    if other is None:
+    hit = fork(state, new) if other is None else None
+    if hit is not None and state.line_of[hit[0]].scope.startswith("run:"):
+        other = state.line_of[hit[0]].scope
+    if other is None or other == new.scope:
         return False
     mine = new.scope
-    state.joined[mine] = other
+    state.joined = {mine: other, **{run: other if to == mine else to for run, to in state.joined.items()}}
     lines = state.lines.pop(mine, [])
     for line in lines:
         line.scope = other
