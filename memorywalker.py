@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from recorder.redact import Redactor
     from recorder.rewards import Reward
     from recorder.store import Store
+    from trainer.inspect import Found
+    from trainer.render import Renderer
     from trainer.rollouts import Rollout
     from trainer.samples import Choice
     from trainer.sources import Source
@@ -507,8 +509,8 @@ def reward(
 
 @app.command()
 def export(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to make.")],
     tokenizer: Tokenizer,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder to make.")] = None,
     session: Sessions = None,
     db: Db = "",
     format: Annotated[Format, typer.Option(help="Dataset format.")] = "logittree",
@@ -522,16 +524,27 @@ def export(
         str, typer.Option(metavar="NAME=SHARE,...", help="Parts: train=0.9,eval=0.1. No trunk is in two.")
     ] = "",
     split_seed: Annotated[int, typer.Option(help="Another number, other parts.")] = 0,
+    shard_rows: Annotated[
+        int | None, typer.Option(min=1, help="Begin another file after so many rows; a family of sessions stays whole.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an export that was cut short.")] = False,
+    inspect: Annotated[
+        int | None, typer.Option(min=0, metavar="ROW", help="Write nothing; show this row, its trained tokens marked.")
+    ] = None,
+    wide: Annotated[bool, typer.Option("--wide", help="With --inspect: all of the context.")] = False,
     overwrite: Overwrite = False,
     json: Json = False,
 ) -> None:
     """Write training data: each branch of the tree once, each sampled token trained once."""
     from trainer.export import export as write
+    from trainer.inspect import find
     from trainer.models import load_tokenizer
     from trainer.render import Renderer
     from trainer.split import Split
     from treebuilder.forest import Forest
 
+    if out is None and inspect is None:
+        raise Usage("expected --out DIR to write to, or --inspect ROW to look at one row")
     choice = _choice(trains, harness=harness, kind=kind, min_reward=min_reward)
     parts = Split.parse(split, seed=split_seed) if split else None
     renderer = Renderer(load_tokenizer(tokenizer))
@@ -539,6 +552,19 @@ def export(
         rollouts = _rollouts(store, reward, advantages, min_reward=min_reward)
         forest = Forest.of(store, session or (), together=_groups(rollouts) if parts else ())
         with _ticking(_total(store, forest), "rendering") as tick:
+            if inspect is not None or out is None:
+                wanted = forest.wanted
+                found = find(
+                    forest.trees(),
+                    renderer,
+                    inspect or 0,
+                    sessions=wanted,
+                    choice=choice,
+                    rollouts=rollouts,
+                    progress=tick,
+                )
+                _inspected(found, renderer, wide=wide)
+                return
             manifest = write(
                 forest.trees(),
                 renderer,
@@ -550,7 +576,10 @@ def export(
                 choice=choice,
                 rollouts=rollouts,
                 split=parts,
+                state=_state(store),
+                shard_rows=shard_rows,
                 overwrite=overwrite,
+                resume=resume,
                 progress=tick,
             )
     if json:
@@ -572,7 +601,9 @@ def export(
         _line("split: " + ", ".join(f"{name} {counts.parts[name]:,} sessions" for name in parts.names))
     if counts.mismatches:
         causes = ", ".join(f"{calls:,} {cause}" for cause, calls in sorted(counts.mismatches.items()))
-        _line(f"served ids that are not the template's: {causes} calls; see {out / 'mismatches.jsonl'}")
+        _line(f"served ids that are not the template's: {causes} calls; see mismatches.jsonl in {out}")
+    for lost in manifest.lost:
+        _line(f"not in this format: {lost}")
 
 
 @app.command()
@@ -921,6 +952,24 @@ def _rewarded(store: "Store") -> "Callable[[Reward], Reward]":
         return replace(one, session=found.sessions[0], group=group)
 
     return named
+
+
+def _state(store: "Store") -> str:
+    """Another where a call was recorded meanwhile."""
+    return ", ".join(f"{one.session} {one.calls}" for one in store.sessions())
+
+
+def _inspected(found: "Found", renderer: "Renderer", *, wide: bool) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from trainer.inspect import inspect
+
+    console = Console(soft_wrap=True)
+    plain = not console.is_terminal or console.no_color
+    shown = inspect(found.row, renderer.tokenizer, around=None if wide else 60, brackets=plain)
+    console.print(Text(found.title(), style="bold"))
+    console.print(shown)
 
 
 def _total(store: "Store", forest: "Forest") -> int:

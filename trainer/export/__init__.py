@@ -6,7 +6,21 @@ from hashlib import sha256
 from pathlib import Path
 
 from recorder.errors import ExportError
-from trainer.export import logittree, tree, trl_sft
+from trainer.export import (
+    axolotl,
+    llama_factory,
+    logittree,
+    messages,
+    prime_rl,
+    skyrl,
+    slime,
+    tinker,
+    torchtune,
+    tree,
+    trl_grpo,
+    trl_sft,
+    verl,
+)
 from trainer.export.folder import MANIFEST, check_free, folder
 from trainer.export.manifest import Manifest, file_hash, own_version, tokenizer_hash
 from trainer.export.writer import Writer
@@ -16,7 +30,22 @@ from trainer.samples import Choice, Selection, samples
 from trainer.split import Split
 from treebuilder.tree import Trajectory
 
-FORMATS = {module.FORMAT.name: module.FORMAT for module in (logittree, tree, trl_sft)}
+_MODULES = (
+    logittree,
+    tree,
+    trl_sft,
+    trl_grpo,
+    axolotl,
+    llama_factory,
+    verl,
+    prime_rl,
+    slime,
+    skyrl,
+    tinker,
+    torchtune,
+    messages,
+)
+FORMATS = {module.FORMAT.name: module.FORMAT for module in _MODULES}
 
 
 def export(
@@ -54,7 +83,7 @@ def export(
         "memorywalker": own_version(),
         "format": format,
         "tokenizer": hashed,
-        "recording": state,
+        "recording": _digest(state),
         "sessions": _digest(None if sessions is None else sorted(sessions)),
         "choice": _digest(replace(choice, kinds=None), sorted(choice.kinds or ())),
         "rewards": _digest(None if rollouts is None else sorted(rollouts.items())),
@@ -77,7 +106,8 @@ def export(
             split.check(set(counts.parts))
         paths = sorted(p for p in unfinished.rglob("*") if p.is_file() and p != journal.path)
         files = {path.relative_to(unfinished).as_posix(): file_hash(path) for path in paths}
-        manifest = Manifest(format, chosen.notes, source, tokenizer, hashed, counts, shards, files, split)
+        lost = chosen.lost(rewarded=counts.rewarded > 0, served=counts.grades["served"] > 0)
+        manifest = Manifest(format, lost, source, tokenizer, hashed, counts, shards, files, split)
         (unfinished / MANIFEST).write_bytes(manifest.json())
     return manifest
 

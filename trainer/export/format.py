@@ -43,14 +43,13 @@ class Format:
     logprobs: bool = True
     """False = there is no place for what the engine gave."""
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What is lost on the way, for whoever reads the manifest."""
+    def lost(self, *, rewarded: bool, served: bool) -> tuple[str, ...]:
+        """What there is and this format has no place for, for whoever reads the manifest."""
         lost = []
         if self.identity == "text":
-            lost.append("token identity: this format is text, its trainer tokenises anew")
-        if not self.advantages:
+            lost.append("token identity: it is text, which its trainer tokenises anew")
+        if rewarded and not self.advantages:
             lost.append("advantages: every trained token weighs the same")
-        if not self.logprobs:
+        if served and not self.logprobs:
             lost.append("logprobs of the engine that sampled")
         return tuple(lost)
