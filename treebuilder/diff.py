@@ -73,6 +73,11 @@ class Edit:
         """Whole blocks that left one place and stand in another: (old, new). In neither list above."""
         return self._spans[2]
 
+    @property
+    def stayed(self) -> tuple[tuple[Span, Span], ...]:
+        """Inside hunks: text that both prefixes hold, in one order: (old, new)."""
+        return self._spans[3]
+
     @cached_property
     def _spans(self) -> "_Told":
         return _spans(self.hunks)
@@ -169,8 +174,9 @@ def _increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found[::-1]
 
 
-_Told = tuple[tuple[Span, ...], tuple[Span, ...], tuple[tuple[Span, Span], ...]]
-"""Evicted, inserted, moved."""
+_Pairs = tuple[tuple[Span, Span], ...]
+_Told = tuple[tuple[Span, ...], tuple[Span, ...], _Pairs, _Pairs]
+"""Evicted, inserted, moved, stayed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,10 +203,14 @@ def _spans(hunks: Sequence[Hunk]) -> _Told:
     came: list[_Piece] = []
     evicted: list[Span] = []
     inserted: list[Span] = []
+    stayed: list[tuple[Span, Span]] = []
     for hunk in hunks:
-        gone, new = _unmatched(hunk)
+        gone, new, equal = _unmatched(hunk)
+        stayed.extend((a.span(), b.span()) for a, b in equal)
         for a, b in _changed_in_place(gone, new):
             start, stop_a, stop_b = _inner(a.block.plain, b.block.plain)
+            stayed.append((a.span(0, start), b.span(0, start)))
+            stayed.append((a.span(stop_a), b.span(stop_b)))
             if start < stop_a:
                 evicted.append(a.span(start, stop_a))
             if start < stop_b:
@@ -220,26 +230,37 @@ def _spans(hunks: Sequence[Hunk]) -> _Told:
         else:
             evicted.append(piece.span())
     inserted.extend(piece.span() for piece in came)
-    return tuple(sorted(evicted, key=_place)), tuple(sorted(inserted, key=_place)), tuple(moved)
+    told = sorted(((a, b) for a, b in stayed if a.chars), key=lambda pair: _place(pair[0]))
+    return tuple(sorted(evicted, key=_place)), tuple(sorted(inserted, key=_place)), tuple(moved), _in_order(told)
+
+
+def _in_order(pairs: list[tuple[Span, Span]]) -> _Pairs:
+    places = {place: i for i, place in enumerate(sorted(_place(b) for _, b in pairs))}
+    kept = _increasing([(i, places[_place(b)]) for i, (_, b) in enumerate(pairs)])
+    return tuple(pairs[i] for i, _ in kept)
 
 
 def _place(span: Span) -> tuple[int, int, int]:
     return span.message, span.block, span.start
 
 
-def _unmatched(hunk: Hunk) -> tuple[list[_Piece], list[_Piece]]:
-    """Blocks of a hunk that have no equal on the other side, in order; equal blocks in equal order are kept."""
+def _unmatched(hunk: Hunk) -> tuple[list[_Piece], list[_Piece], list[tuple[_Piece, _Piece]]]:
+    """Blocks of a hunk that have no equal on the other side, in order; and equal blocks in equal order."""
     gone = _pieces(hunk.removed, hunk.old_start)
     new = _pieces(hunk.inserted, hunk.new_start)
     if not gone or not new:
-        return gone, new
+        return gone, new, []
     at: dict[bytes, list[int]] = {}
     for j in range(len(new) - 1, -1, -1):
         at.setdefault(new[j].hash, []).append(j)
     pairs = [(i, at[p.hash].pop()) for i, p in enumerate(gone) if at.get(p.hash)]
     kept = _increasing(pairs)
     kept_a, kept_b = {i for i, _ in kept}, {j for _, j in kept}
-    return [p for i, p in enumerate(gone) if i not in kept_a], [p for j, p in enumerate(new) if j not in kept_b]
+    return (
+        [p for i, p in enumerate(gone) if i not in kept_a],
+        [p for j, p in enumerate(new) if j not in kept_b],
+        [(gone[i], new[j]) for i, j in kept],
+    )
 
 
 def _changed_in_place(gone: list[_Piece], new: list[_Piece]) -> list[tuple[_Piece, _Piece]]:
