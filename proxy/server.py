@@ -7,6 +7,7 @@ mitmproxy's console programs load some thirty addons; each hook visits them all.
 import asyncio
 import logging
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -18,6 +19,7 @@ from mitmproxy.addons.disable_h2c import DisableH2C
 from mitmproxy.addons.next_layer import NextLayer
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.addons.tlsconfig import TlsConfig
+from mitmproxy.connection import Client
 from mitmproxy.master import Master
 
 from proxy.addon import Tee
@@ -25,6 +27,10 @@ from recorder.errors import LaunchError
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = ("", "0.0.0.0", "::")
+
+SERVER_CONNECTIONS = 256
+"""To one address for one client connection. mitmproxy's five would leave the sixth stream of an HTTP/2 connection
+waiting until one of them ended, where the server speaks HTTP/1.1: ours, above what a server lets a client open."""
 
 START_S = 30.0
 STOP_S = 5.0
@@ -117,7 +123,8 @@ class Server:
         )
         self._master = Master(opts)
         self._listener = Proxyserver()  # type: ignore[no-untyped-call]
-        addons = (Core(), self._listener, DisableH2C(), NextLayer(), TlsConfig(), self._tee, _Running(self._report))
+        ours = (_Running(self._report), _Wide(self._listener))
+        addons = (Core(), self._listener, DisableH2C(), NextLayer(), TlsConfig(), self._tee, *ours)
         self._master.addons.add(*addons)  # type: ignore[no-untyped-call]
         opts.update(connection_strategy="lazy")  # type: ignore[no-untyped-call]  # eager dials before --upstream can act
         await self._master.run()
@@ -172,6 +179,17 @@ class _Running:
 
     def running(self) -> None:
         self._report()
+
+
+class _Wide:
+    """Lets a client's streams reach their server all at once."""
+
+    def __init__(self, listener: Proxyserver) -> None:
+        self._listener = listener
+
+    def client_connected(self, client: Client) -> None:
+        if handler := self._listener.connections.get(client.id):
+            handler.max_conns = defaultdict(lambda: asyncio.Semaphore(SERVER_CONNECTIONS))
 
 
 class _quiet:
