@@ -256,7 +256,9 @@ def test_an_address_leads_to_a_call_and_back_and_forth(opened: Opener) -> None:
 def test_sessions_are_listed_and_their_numbers_told(opened: Opener) -> None:
     page = opened("many")
     assert page.locator("a.card").count() == 3
-    page.click("a.card >> nth=2")
+    page.focus("a.card >> nth=2")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.getAttribute('aria-current')") == "true"
     told = panel(page)
     assert "Evicted, by kind" in told
     assert "cleared" in told
@@ -349,7 +351,7 @@ def test_all_text_has_the_contrast_of_wcag_aa(opened: Opener, dark: bool) -> Non
 @pytest.mark.parametrize("narrow", [False, True], ids=["1280", "390"])
 @pytest.mark.parametrize("name", ["many", "long", "hostile"])
 def test_nothing_is_wider_than_the_window(opened: Opener, narrow: bool, name: str) -> None:
-    wider = """() => [...document.querySelectorAll('html, body, main, section, .page, .calls, .sessions, header')]
+    wider = """() => [...document.querySelectorAll('html, body, main, section, .page, .calls, .sessions, header, .text, dd, .verdict')]
       .filter((one) => one.checkVisibility() && one.scrollWidth > one.clientWidth + 1)
       .map((one) => one.tagName + '.' + one.className)"""
     page = opened(name, narrow=narrow)

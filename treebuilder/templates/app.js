@@ -117,7 +117,7 @@ function render() {
   const session = data.sessions.find((one) => one.id === state.session);
   root.dataset.sessions = data.sessions.length > 1 ? 'many' : 'one';
   document.title = (state.turn ? `Call ${state.turn.number} · ` : '') + (state.session || 'no calls yet') + ' · memorywalker';
-  sessions.replaceChildren(h('h2', {}, count(data.sessions.length, 'session')), ...data.sessions.map((one) => sessionCard(one, one.id === state.session)));
+  drawSessions();
   heading.replaceChildren(...(session ? headingOf(session, turns) : [h('h2', {}, 'No calls yet')]));
   const key = [state.session, state.folded, turns.length, data.turns.length, changes].join();
   if (key !== listShown) {
@@ -130,6 +130,26 @@ function render() {
   const term = state.find ? asTerm(state.find) : null;
   if (state.turn) detail.show(state.turn, state.view, { place: state.place, term });
   else detail.empty(session ? statisticsElement(session) : [h('p', { class: 'note' }, 'Calls appear here as they end.')]);
+}
+
+let sessionsShown = -1;
+
+/** Cards stay the same elements while nothing new came: scroll and focus stay where they are. */
+function drawSessions() {
+  if (sessionsShown !== changes) {
+    const at = sessions.scrollTop;
+    sessions.replaceChildren(h('h2', {}, count(data.sessions.length, 'session')), ...data.sessions.map(sessionCard));
+    sessions.scrollTop = at;
+    sessionsShown = changes;
+  }
+  data.sessions.forEach((one, i) => {
+    const card = sessions.children[i + 1];
+    const chosen = one.id === state.session;
+    if (chosen && !card.classList.contains('chosen')) card.scrollIntoView({ block: 'nearest' });
+    card.classList.toggle('chosen', chosen);
+    if (chosen) card.setAttribute('aria-current', 'true');
+    else card.removeAttribute('aria-current');
+  });
 }
 
 let scrollWanted = true;

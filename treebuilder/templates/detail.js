@@ -91,7 +91,10 @@ function makeDetail({ go, close }) {
             'aria-controls': 'panel',
             'aria-selected': String(name === view),
             tabindex: name === view ? '0' : '-1',
-            onclick: () => go(turn, { view: name }),
+            onclick: () => {
+              go(turn, { view: name });
+              document.getElementById('tab-' + name).focus();
+            },
           },
           VIEWS[name],
         ),

@@ -1,15 +1,14 @@
 // What there is: a list of sessions, and the numbers of one.
 
-function sessionCard(session, chosen) {
+function sessionCard(session) {
   const turns = turnsOf(session.id);
   const edits = turns.filter(isEdit).length;
   const first = turns.find((turn) => turn.at);
   return h(
     'a',
     {
-      class: 'card' + (chosen ? ' chosen' : ''),
+      class: 'card',
       href: '#session=' + encodeURIComponent(session.id),
-      'aria-current': chosen ? 'true' : null,
     },
     h('span', { class: 'name' }, session.id),
     h('span', { class: 'quiet' }, [count(turns.length, 'call'), edits && count(edits, 'edit')].filter(Boolean).join(' · ')),
@@ -34,6 +33,7 @@ function statisticsElement(session) {
       figure(whole(n.branches), n.branches === 1 ? 'branch' : 'branches', 'contexts that only grew; training sees each as a row'),
       figure(amount(sum), 'characters evicted', 'what left the context again, of all that ever stood in it'),
       figure(percent(n.compression_depth), 'compression depth', 'mean evicted share of the threads that lost anything'),
+      figure(percent(n.compression_frequency), 'compression frequency', 'share of threads that lost anything'),
       figure(percent(n.replies ? n.replies_lost / n.replies : 0), 'replies lost', 'sampled, but not in the final transcript'),
       figure(percent(n.replies ? n.replies_shifted / n.replies : 0), 'replies shifted', 'in the final transcript, behind another context than they were sampled in'),
     ),
