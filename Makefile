@@ -4,6 +4,7 @@ CLAUDE_CODE := 2.1.332
 OPENCODE    := 1.18.33
 CODEX       := 0.171.0
 QWEN_CODE   := 0.24.4
+GEMINI_CLI  := 0.61.0
 BIN         := .venv/bin
 
 .PHONY: demo test check unit live clean
@@ -51,9 +52,9 @@ live: .venv/.ready .agents/.tests
 
 .agents/.tests: .agents/.ready tests/qwen-agent.txt
 	@if command -v npm >/dev/null; then \
-		echo "== .agents: Codex $(CODEX) and Qwen Code $(QWEN_CODE) from npm, qwen-agent from PyPI, for the live tests"; \
+		echo "== .agents: Codex $(CODEX), Qwen Code $(QWEN_CODE) and Gemini CLI $(GEMINI_CLI) from npm, qwen-agent from PyPI, for the live tests"; \
 		npm install --prefix .agents --no-audit --no-fund --loglevel=error \
-			@openai/codex@$(CODEX) @qwen-code/qwen-code@$(QWEN_CODE) && \
+			@openai/codex@$(CODEX) @qwen-code/qwen-code@$(QWEN_CODE) @google/gemini-cli@$(GEMINI_CLI) && \
 		$(BIN)/python -m venv .agents/qwen-agent && \
 		.agents/qwen-agent/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/qwen-agent.txt \
 		&& touch $@; \
