@@ -208,7 +208,9 @@ class Builder:
             return make_turn(
                 self.state, new, line, verdict, parent=before.index, match=found.match, origin=before.index
             )
-        return self._grown(new, found) if found.rank in (2, 3, 4) else self._edited(new, line)
+        if found.rank < 2 or (found.rank == 2 and quoted_by(self.state, new, line) is not None):
+            return self._edited(new, line)
+        return self._grown(new, found)
 
     def _grown(self, new: New, found: Found) -> Turn:
         """The tip's prefix stands whole in front."""
@@ -221,6 +223,9 @@ class Builder:
         changed = head_change(before.head, new.head)
         if changed is None and before.wire != new.wire:
             changed = Kind.MODEL_SWITCHED, f"structure:wire {before.wire} -> {new.wire}"
+        elif changed is None and found.rank == 4 and not found.match.exact and before.head.model != new.head.model:
+            said = f"structure:model {before.head.model} -> {new.head.model}, its reply told otherwise"
+            changed = Kind.MODEL_SWITCHED, said
         if changed is not None:
             verdict = Verdict(changed[0], 0.95, (*links, changed[1]))
         elif found.rank == 3:

@@ -16,7 +16,11 @@ from treebuilder.tree import Kind, Turn
 def quoted_by(state: State, new: New, line: Line | None) -> tuple[int, Quote] | None:
     """The unechoed reply that the new prefix quotes best: of the same line, or of a call that stands alone."""
     best: tuple[int, Quote] | None = None
-    candidates = list(state.unechoed.get(new.scope, ()))[-24:]
+    waiting = state.unechoed.get(new.scope, {})
+    candidates = dict.fromkeys(list(waiting)[-24:])
+    if line is not None:  # other threads may have said much since
+        asked = state.asked.get(line.name)
+        candidates |= dict.fromkeys(i for i in (*line.members[-16:], asked) if i is not None and i in waiting)
     if not candidates:
         return None
     messages = new.messages(0)
@@ -31,9 +35,9 @@ def quoted_by(state: State, new: New, line: Line | None) -> tuple[int, Quote] | 
         alone = len(own.members) == 1 or own.lane in ("title", "summary")
         if own is not line and not alone and line is not None:
             continue
-        if own is line and state.reply_at(turn, messages) is not None:
-            continue  # a kept tail, not a quotation
         said = "\n".join(b.text for b in turn.reply.message.blocks if b.kind == "text")
+        if said and own is line and state.reply_at(turn, messages) is not None:
+            continue  # a kept tail, not a quotation
         if not text:
             text = "\n".join(b.plain for m in messages for b in m.blocks if b.kind == "text")
         how = quote(said, text) if said else _item(turn.reply.message, messages)

@@ -73,7 +73,11 @@ def _resembles(sampled: Sequence[Block], run: Sequence[Block]) -> bool:
         return True
     said = "".join(b.text for b in sampled if b.kind == "text").strip()
     echoed = "".join(b.text for b in run if b.kind == "text").strip()
-    return bool(said) and bool(echoed) and (said.startswith(echoed[:200]) or echoed.startswith(said[:200]))
+    return (
+        bool(said)
+        and bool(echoed)
+        and (said.startswith(echoed[:200]) or echoed.startswith(said[:200]) or echoed.endswith(said[-200:]))
+    )
 
 
 def as_messages(reply: Reply, wire: str) -> tuple[Message, ...]:

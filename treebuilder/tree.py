@@ -272,11 +272,21 @@ class Row:
     confidence: float
     evidence: tuple[str, ...]
     opaque: str
+    details: tuple[str, ...] = ()
+    """Finer than the kind: `treebuilder.details.Detail`."""
+    quotes: int | None = None
+    """`seq` of the call whose reply, a summary, this call was the first to carry; None = none."""
+    survivors: tuple[int, ...] = ()
+    """`seq` of the calls whose replies stand word for word behind the edit."""
 
 
 def rows(trajectory: Trajectory) -> Iterator[Row]:
     """One for each call, in order of arrival."""
-    for turn in trajectory.turns:
+    from treebuilder.details import details, survivors  # they read turns
+
+    turns = trajectory.turns
+    for turn in turns:
+        before = turns[turn.parent] if turn.parent is not None else None
         yield Row(
             seq=turn.call.seq,
             source=turn.call.source,
@@ -290,4 +300,7 @@ def rows(trajectory: Trajectory) -> Iterator[Row]:
             confidence=turn.confidence,
             evidence=turn.evidence,
             opaque=turn.opaque,
+            details=details(turn, before),
+            quotes=turns[turn.quotes].call.seq if turn.quotes is not None else None,
+            survivors=tuple(turns[i].call.seq for i in survivors(turn, before)),
         )

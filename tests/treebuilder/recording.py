@@ -1,7 +1,10 @@
 """Calls written by hand, handed to a builder one by one."""
 
+from dataclasses import replace
+
 from simulate import HEAD, call, text
 
+from recorder.call import Outcome
 from recorder.message import Block, Exchange, Head, Hints, Message, Reply
 from treebuilder.arrival import prepare
 from treebuilder.build import Builder
@@ -25,11 +28,14 @@ class Recording:
         edits: tuple[str, ...] = (),
         whole: bool = True,
         run: str = "sim",
+        outcome: Outcome = Outcome.COMPLETE,
+        stop: str = "end_turn",
+        url: str = "http://127.0.0.1/v1/messages",
     ) -> Turn:
         self.count += 1
-        sampled = Reply(reply, "end_turn", whole, id=f"r{self.count}", server_edits=edits) if reply else None
+        sampled = Reply(reply, stop, whole, id=f"r{self.count}", server_edits=edits) if reply else None
         exchange = Exchange(wire, "generate", head, messages, sampled, hints)
-        return self.builder.place(prepare(call(self.count, run=run), exchange))
+        return self.builder.place(prepare(replace(call(self.count, run=run, outcome=outcome), url=url), exchange))
 
     @property
     def tree(self) -> Trajectory:

@@ -53,9 +53,10 @@ def test_a_row_has_the_promised_names_and_is_json() -> None:
     row = orjson.loads(orjson.dumps(list(rows(trajectory))[7]))
     assert list(row) == [
         "seq", "source", "session", "thread", "lane", "kind", "prefix",
-        "evicted", "inserted", "confidence", "evidence", "opaque",
+        "evicted", "inserted", "confidence", "evidence", "opaque", "details", "quotes", "survivors",
     ]  # fmt: skip
     assert (row["source"], row["lane"], row["kind"], row["prefix"]) == ("prune_anthropic.har#008", "main", "cleared", 2)
     assert row["thread"] == "ses_dd19~m1S19t/main"
+    assert row["details"] == ["tool result replaced by a notice"]
     assert row["evicted"]["blocks"] == 6
     assert row["inserted"]["blocks"] == 8  # six placeholders, the echo, the new prompt
