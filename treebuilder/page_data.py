@@ -69,7 +69,7 @@ class Tables:
             self._piece["turns"].append(told)
         if not touched:
             return None
-        self._piece["sessions"] = [_session(trajectory, session) for session in touched]
+        self._piece["sessions"] = [_session(trajectory.only((session,)), session) for session in touched]
         return dumps(self._piece)
 
     def _turn(self, trajectory: Trajectory, turn: Turn) -> Json:
@@ -204,9 +204,9 @@ def _spans(spans: Iterable[Span]) -> list[list[int]]:
 
 
 def _session(trajectory: Trajectory, session: str) -> Json:
-    turns = [t for t in trajectory.turns if t.session == session]
+    turns = trajectory.turns
     talk = [t for t in turns if not t.kind.aside] or turns
-    told = dataclasses.asdict(statistics(trajectory, session=session))
+    told = dataclasses.asdict(statistics(trajectory))
     return {
         "id": session,
         "harness": next((t.hints.harness for t in turns if t.hints.harness), ""),

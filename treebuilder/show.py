@@ -10,6 +10,7 @@
 Each step to the right is a branch that training sees as a row of its own; nothing follows a leg (`├╴`).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from treebuilder.show_lines import Line, lines
-from treebuilder.tree import Kind, Row, Trajectory
+from treebuilder.tree import Kind, Row, Trajectory, Turn
 
 WIDE = 100
 """Columns from which sizes get bars and reasons are shown."""
@@ -85,28 +86,35 @@ class Picture:
         most: dict[str, int] = {}
         for one in drawn:
             most[one.session] = max(most.get(one.session, 0), one.characters)
+        titles = self._titles()
         before = ""
         for one in drawn:
             if one.session != before:
                 if before:
                     yield Text()
-                yield self._title(one.session)
+                yield titles[one.session]
                 before = one.session
             heading = _heading(one) if one.opens else ""
             if heading:
                 yield Text(heading, style="italic dim", no_wrap=True, overflow="ellipsis")
             yield columns.row(one, most[one.session])
 
-    def _title(self, session: str) -> Text:
-        turns = [t for t in self.trajectory if t.session == session]
-        harness = next((t.hints.harness for t in turns if t.hints.harness), "")
-        models = ", ".join(dict.fromkeys(t.head.model for t in turns if t.head.model and not t.kind.aside))
-        inside = {t.index for t in turns}
-        branches = sum(1 for b in self.trajectory.branches if b.turns[0] in inside)
-        text = Text(session, style="bold", no_wrap=True, overflow="ellipsis")
-        counts = (_count(len(turns), "call", "calls"), _count(branches, "branch", "branches"))
-        said = " · ".join(x for x in (*counts, harness, models) if x)
-        return text.append(f"  {said}", style="dim")
+    def _titles(self) -> dict[str, Text]:
+        """By session."""
+        turns: dict[str, list[Turn]] = {}
+        for turn in self.trajectory:
+            turns.setdefault(turn.session, []).append(turn)
+        branches = Counter(self.trajectory.turns[branch.turns[0]].session for branch in self.trajectory.branches)
+        return {session: _title(session, mine, branches[session]) for session, mine in turns.items()}
+
+
+def _title(session: str, turns: Sequence[Turn], branches: int) -> Text:
+    harness = next((t.hints.harness for t in turns if t.hints.harness), "")
+    models = ", ".join(dict.fromkeys(t.head.model for t in turns if t.head.model and not t.kind.aside))
+    counts = (_count(len(turns), "call", "calls"), _count(branches, "branch", "branches"))
+    said = " · ".join(x for x in (*counts, harness, models) if x)
+    text = Text(session, style="bold", no_wrap=True, overflow="ellipsis")
+    return text.append(f"  {said}", style="dim")
 
 
 def _heading(first: Line) -> str:

@@ -41,11 +41,9 @@ class Line:
 
 def lines(trajectory: Trajectory, *, fold: bool = True) -> Iterator[Line]:
     """Session by session; in each the main line first, then agents, then what stands aside."""
-    threads = trajectory.threads
-    for session in trajectory.sessions:
-        mine = [t for t in threads if t.session == session]
-        for thread in sorted(mine, key=lambda t: (_rank(t), t.turns[0])):
-            yield from _of_thread(trajectory, thread, fold=fold)
+    place = {session: i for i, session in enumerate(trajectory.sessions)}
+    for thread in sorted(trajectory.threads, key=lambda t: (place[t.session], _rank(t), t.turns[0])):
+        yield from _of_thread(trajectory, thread, fold=fold)
 
 
 def _rank(thread: Thread) -> int:
