@@ -8,7 +8,7 @@ from treebuilder.arrival import New
 from treebuilder.diff import Edit
 from treebuilder.lineage import NEAR, Line, Mark
 from treebuilder.quotes import MIN_CHARS, NOTHING, Quote, quote, visible
-from treebuilder.search import Found, compare
+from treebuilder.search import Found, compare, near
 from treebuilder.state import State, replied, short_name
 from treebuilder.tree import Kind, Turn
 
@@ -21,6 +21,9 @@ def quoted_by(state: State, new: New, line: Line | None) -> tuple[int, Quote] | 
     if line is not None:  # other threads may have said much since
         asked = state.asked.get(line.name)
         candidates |= dict.fromkeys(i for i in (*line.members[-16:], asked) if i is not None and i in waiting)
+    else:
+        last = (i for other in near(state.lines.get(new.scope, ())) for i in other.members[-4:])
+        candidates |= dict.fromkeys(i for i in last if i in waiting)
     if not candidates:
         return None
     messages = new.messages(0)

@@ -59,8 +59,7 @@ def most_kept(state: State, new: New, lines: Sequence[Line], *, reply_alone: boo
     digests = {m.digest for m in new.messages(0)}
     tools = {b.id for m in new.messages(0) for b in m.blocks if b.kind == "tool_call" and b.id}
     best: Found | None = None
-    recent = sorted(lines, key=lambda line: line.members[-1] if line.members else -1)[-NEAR:]
-    for line in recent:
+    for line in near(lines):
         for mark in line.marks:
             turn = state.turns[mark.turn]
             past = turn.messages
@@ -80,6 +79,13 @@ def most_kept(state: State, new: New, lines: Sequence[Line], *, reply_alone: boo
             if best is None or (size, front, mark.turn) >= (best.kept, best.shared, best.mark.turn):
                 best = Found(line, mark, 1, ABSENT, size, front)
     return best
+
+
+def near(lines: Sequence[Line]) -> list[Line]:
+    """The latest lines, and the latest of several calls: helpers' single calls do not push a conversation out."""
+    recent = sorted((line for line in lines if line.members), key=lambda line: line.members[-1])
+    long = [line for line in recent if len(line.members) > 1]
+    return list({id(line): line for line in (*long[-NEAR:], *recent[-NEAR:])}.values())
 
 
 def belongs(state: State, new: New, found: Found) -> bool:
