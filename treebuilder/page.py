@@ -25,9 +25,11 @@ SCRIPTS = (
     "list.js",
     "chart.js",
     "messages.js",
+    "edit.js",
     "detail.js",
     "sessions.js",
     "search.js",
+    "keys.js",
     "app.js",
 )
 """In the order in which they run; they share one scope."""

@@ -67,3 +67,53 @@ function hitList(text, hits, { several }) {
           h('span', { class: 'snippet' }, before, h('mark', { class: 'hit' }, hit), after))))),
   ];
 }
+
+let timer = 0;
+const later = (work) => {
+  clearTimeout(timer);
+  timer = setTimeout(work, 120);
+};
+
+function runSearch() {
+  const text = search.value.trim();
+  if (text === state.query) return;
+  state.query = text;
+  results.hidden = !text;
+  list.element.hidden = toolbar.hidden = Boolean(text);
+  if (text && state.pane !== 'calls') setPane('calls');
+  results.replaceChildren(...(text ? hitList(text, find(text), { several: data.sessions.length > 1 }) : []));
+  results.scrollTop = 0;
+  if (!text) render();
+}
+
+function endSearch() {
+  search.value = '';
+  runSearch();
+  list.scroller.focus();
+}
+
+function inSearch(event) {
+  if (event.key === 'Escape') endSearch();
+  if (event.key === 'Enter') {
+    runSearch();
+    const first = results.querySelector('a');
+    if (first) first.click();
+  }
+  if (event.key === 'ArrowDown') {
+    const first = results.querySelector('a');
+    if (first) first.focus();
+    event.preventDefault();
+  }
+  event.stopPropagation();
+}
+
+function inResults(event) {
+  const links = [...results.querySelectorAll('a')];
+  const at = links.indexOf(document.activeElement);
+  const by = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 }[event.key];
+  if (by) {
+    event.preventDefault();
+    event.stopPropagation();
+    (links[at + by] || (by < 0 ? search : links[at])).focus();
+  }
+}
