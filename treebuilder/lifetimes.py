@@ -35,6 +35,8 @@ class Piece:
     """Length of the stream when it appeared: its place there."""
     omega: int | None
     """Length of the stream when it left; None = it never did."""
+    left: int | None
+    """Index of the turn that had it no more."""
     moved: bool
     """It left, and stands elsewhere from then on."""
     turn: int
@@ -123,8 +125,8 @@ class _Stream:
     merged: list[Range] = field(default_factory=list)
     """The view as ranges, neighbours joined."""
     births: list[Piece] = field(default_factory=list)
-    deaths: list[tuple[Range, int, bool]] = field(default_factory=list)
-    """What left, when, and whether it stands elsewhere."""
+    deaths: list[tuple[Range, int, int, bool]] = field(default_factory=list)
+    """What left, when, in which turn, and whether it stands elsewhere."""
 
     def send(self, before: Turn | None, turn: Turn) -> None:
         front = shared(before.node, turn.node) if before is not None else 0
@@ -132,7 +134,7 @@ class _Stream:
         new = turn.node.walk(front) if turn.node is not None else ()
         edit = diff(old, new)
         was = [here.blocks for here in self.view[front:]]
-        self._leave(edit, was)
+        self._leave(edit, was, turn)
         if front < len(self.view):
             first = self.view[front]
             del self.merged[first.before :]
@@ -184,7 +186,7 @@ class _Stream:
                 if done < span.start:
                     fresh = span.start - done
                     self.births.append(
-                        Piece(self.length, None, False, turn.index, view, block, done, span.start, sampled)
+                        Piece(self.length, None, None, False, turn.index, view, block, done, span.start, sampled)
                     )
                     ranges.append((self.length, self.length + fresh))
                     self.length += fresh
@@ -193,7 +195,7 @@ class _Stream:
             found.append(tuple(ranges))
         return tuple(found)
 
-    def _leave(self, edit: Edit, was: Sequence[tuple[tuple[Range, ...], ...]]) -> None:
+    def _leave(self, edit: Edit, was: Sequence[tuple[tuple[Range, ...], ...]], turn: Turn) -> None:
         moved = {(a.message, a.block) for a, _ in edit.moved}
         stayed: dict[tuple[int, int], list[Span]] = {}
         for a, _ in edit.stayed:
@@ -204,7 +206,7 @@ class _Stream:
                     done, size = 0, sum(stop - start for start, stop in ranges)
                     for span in (*stayed.get((i, j), ()), Span(i, j, size, size)):
                         for gone in _part(ranges, done, span.start):
-                            self.deaths.append((gone, self.length, (i, j) in moved))
+                            self.deaths.append((gone, self.length, turn.index, (i, j) in moved))
                         done = span.stop
 
     def cut(self) -> Iterator[Piece]:
@@ -214,16 +216,16 @@ class _Stream:
         for piece in self.births:
             at, end = piece.tau, piece.tau + piece.chars
             while at < end:
-                omega, moved, stop = None, False, end
+                part, stop = piece, end
                 if next_death < len(deaths):
-                    (gone, back), when, elsewhere = deaths[next_death]
+                    (gone, back), omega, left, moved = deaths[next_death]
                     if gone <= at:
-                        omega, moved, stop = when, elsewhere, back
+                        part, stop = replace(piece, omega=omega, left=left, moved=moved), back
                         next_death += 1
                     else:
                         stop = min(gone, end)
                 start = piece.start + at - piece.tau
-                yield replace(piece, tau=at, omega=omega, moved=moved, start=start, stop=start + stop - at)
+                yield replace(part, tau=at, start=start, stop=start + stop - at)
                 at = stop
 
 

@@ -61,7 +61,8 @@ def test_a_result_cleared_in_place_leaves_and_its_placeholder_comes_at_the_end_o
     # a result's plain text begins with a newline, which stays
     assert stream.text == "go{}\nalphadone[gone]on"
     (left,) = (p for p in stream.pieces if p.omega is not None)
-    assert (left.text, left.tau, left.omega, left.turn, left.message, left.start) == ("alpha", 5, 14, 1, 2, 1)
+    assert (left.text, left.tau, left.omega, left.left) == ("alpha", 5, 14, 2)
+    assert (left.turn, left.message, left.start, left.stop) == (1, 2, 1, 6)
     assert stream.final == ((0, 5), (14, 20), (10, 14), (20, 22))
 
 
