@@ -47,6 +47,8 @@ SHORT = ("", "call", "msgs", "chars", "left", "came", "")
 STYLES = ("", "dim", "dim", "", "red", "green", "dim")
 NAME, MESSAGES, SIZE, WHY = 0, 2, 3, 6
 """Columns."""
+PLACES = ("header:session=", "header:agent=", "link:previous ")
+"""Evidence of where a call belongs, not of what it did."""
 
 
 def amount(chars: int) -> str:
@@ -228,8 +230,8 @@ def _why(one: Line) -> str:
         return f"opaque: {one.opaque}"
     if one.kind is Kind.APPEND or (one.kind is Kind.ROOT and one.source is None):
         return ""
-    said = [e for e in one.evidence if not e.startswith("header:session=")] or list(one.evidence)
-    return f"{one.confidence:.2f} {said[-1].partition(':')[2]}" if said else ""
+    said = [e for e in one.evidence if not e.startswith(PLACES)] or list(one.evidence)
+    return f"{one.confidence:.2f} {said[0].partition(':')[2]}" if said else ""
 
 
 def _taken(widths: Sequence[int]) -> int:
