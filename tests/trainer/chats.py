@@ -61,6 +61,13 @@ def renderer(style: str) -> Renderer:
     return Renderer(tiny_tokenizer(TINY[f"tiny-{style}"]))
 
 
+def fresh_renderer(style: str, template: str = "") -> Renderer:
+    """One that has seen nothing yet, with the style's template or another."""
+    tokenizer = tiny_tokenizer(TINY[f"tiny-{style}"])
+    tokenizer.chat_template = template or tokenizer.chat_template
+    return Renderer(tokenizer)
+
+
 def rendered(style: str, one: Exchange) -> tuple[str, str]:
     """Prompt and completion as text again."""
     tokenizer = renderer(style).tokenizer

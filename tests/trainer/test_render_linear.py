@@ -4,14 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from chats import assistant, reply, thinking, tool_call, tool_result, turn, user
+from chats import assistant, fresh_renderer, reply, thinking, tool_call, tool_result, turn, user
 
 from recorder.importing import read_har
 from recorder.message import Message
-from trainer.models import TINY
 from trainer.render import Renderer
 from trainer.samples import Selection, samples
-from trainer.tiny import tiny_tokenizer
 from treebuilder.build import build
 from treebuilder.tree import Kind, Trajectory
 
@@ -22,12 +20,6 @@ NAMES = (
     "opencode/tools_anthropic_thinking",
     "opencode/tools_responses",
 )
-
-
-def fresh(style: str, template: str = "") -> Renderer:
-    tokenizer = tiny_tokenizer(TINY[f"tiny-{style}"])
-    tokenizer.chat_template = template or tokenizer.chat_template
-    return Renderer(tokenizer)
 
 
 def rounds(count: int) -> Trajectory:
@@ -59,8 +51,8 @@ def whole(trajectory: Trajectory, renderer: Renderer) -> Selection:
 class TestGrownIsWhole:
     @pytest.mark.parametrize("style", ["qwen3", "llama3", "smollm2"])
     def test_in_a_long_loop(self, style: str) -> None:
-        grown = fresh(style)
-        assert same(samples(rounds(12), grown), whole(rounds(12), fresh(style)))
+        grown = fresh_renderer(style)
+        assert same(samples(rounds(12), grown), whole(rounds(12), fresh_renderer(style)))
         assert grown._teller.linear
 
     @pytest.mark.parametrize(
@@ -68,13 +60,13 @@ class TestGrownIsWhole:
     )
     def test_on_real_sessions(self, style: str, name: str) -> None:
         trajectory = build(read_har(CAPTURES / f"{name}.har"))
-        grown = fresh(style)
-        assert same(samples(trajectory, grown), whole(trajectory, fresh(style)))
+        grown = fresh_renderer(style)
+        assert same(samples(trajectory, grown), whole(trajectory, fresh_renderer(style)))
         assert grown._teller.linear
 
 
 def test_each_call_renders_a_handful_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    renderer = fresh("llama3")
+    renderer = fresh_renderer("llama3")
     seen: list[int] = []
     text = renderer.template.text
 
@@ -96,12 +88,14 @@ class TestATemplateOfAnotherKind:
 
     def test_that_marks_the_eighth_message_is_found_out_and_told_whole(self) -> None:
         odd = self.ODD.replace("MARK", "('eighth ' if loop.index == 8 and m.role == 'tool' else '')")
-        renderer = fresh("smollm2", odd)
+        renderer = fresh_renderer("smollm2", odd)
         got = samples(rounds(4), renderer)
         assert not renderer._teller.linear
-        assert same(got, whole(rounds(4), fresh("smollm2", odd)))
+        assert same(got, whole(rounds(4), fresh_renderer("smollm2", odd)))
         assert "eighth " in renderer.tokenizer.decode(got.samples[-1].prompt_ids)
 
     def test_that_counts_its_messages_is_told_whole_at_once(self) -> None:
         odd = self.ODD.replace("MARK", "(messages | length | string if m.role == 'user' and not loop.last else '')")
-        assert same(samples(rounds(3), fresh("smollm2", odd)), whole(rounds(3), fresh("smollm2", odd)))
+        assert same(
+            samples(rounds(3), fresh_renderer("smollm2", odd)), whole(rounds(3), fresh_renderer("smollm2", odd))
+        )
