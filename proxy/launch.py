@@ -21,6 +21,7 @@ from uuid import uuid4
 from proxy import certificates, harnesses
 from proxy.addon import Tee
 from proxy.apart import Apart
+from proxy.chain import chain
 from proxy.durable import Durable
 from proxy.harnesses import Family, Profile, Route
 from proxy.routing import Origin, Routes, origin
@@ -204,6 +205,7 @@ def recording(
     opened = re.compile("|".join(patterns), re.IGNORECASE)
     origins = _origins(profile, environ)
     default = profile.base_urls[0].family if profile.base_urls else "anthropic"
+    behind = chain(environ)
     run_id = uuid4().hex
     tell = notice or _on_stderr
     journal = None if redact else _journal(db)  # half a secret is not recognised
@@ -220,15 +222,19 @@ def recording(
         upstream=target,
         origins=origins,
         default=default,
+        chain=behind,
     )
     tee = Tee(sink, route=routes)
     settings = Settings(
-        mode="regular" if route == "proxy" else f"reverse:{(target or origins[default]).root}",
+        mode=(behind.mode if behind else "regular")
+        if route == "proxy"
+        else f"reverse:{(target or origins[default]).root}",
         confdir=authority.directory,
         trusted=trusted,
         allow_hosts=patterns if route == "proxy" else (),
         host=listen,
         port=port,
+        chain=behind,
         log=home / "proxy.log",
     )
     server = Server(tee, settings)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from mitmproxy.http import HTTPFlow, Request
 from mitmproxy.proxy.mode_specs import ReverseMode
 
+from proxy.chain import Chain
 from proxy.harnesses import Family
 from recorder.errors import LaunchError
 
@@ -72,13 +73,16 @@ class Routes:
         upstream: Origin | None = None,
         origins: Mapping[Family, Origin] | None = None,
         default: Family = "anthropic",
+        chain: Chain | None = None,
     ) -> None:
-        """`origins` serve the base-URL route by family; `upstream` replaces them and the proxy route's model hosts."""
+        """`origins` serve the base-URL route by family; `upstream` replaces them and the proxy route's model hosts.
+        `chain` is the proxy behind ours."""
         self._classify = classify
         self._is_model_host = is_model_host
         self._upstream = upstream
         self._origins = origins or {}
         self._default = default
+        self._chain = chain
 
     def __call__(self, flow: HTTPFlow) -> str:
         """Redirect where needed; the URL to record, or nothing when the call is no model call."""
@@ -93,6 +97,8 @@ class Routes:
                 return ""
             if self._upstream:
                 _redirect(request, self._upstream, rename=self._upstream.is_named)
+        if self._chain and flow.server_conn.via != (via := self._chain.via(request.host)):
+            flow.server_conn.via = via
         if request.method == "GET" and request.headers.get("upgrade", "").lower() != "websocket":
             return ""
         return url if self._classify(request.method, url) else ""

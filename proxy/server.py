@@ -58,6 +58,8 @@ class Settings:
     """Address to listen on."""
     port: int = 0
     """0 = any free one."""
+    chain: object | None = None
+    """An addon that speaks to the proxy behind ours."""
     log: Path | None = None
     """Where mitmproxy's warnings go; None = nowhere. The agent's terminal never sees them."""
 
@@ -123,7 +125,7 @@ class Server:
         )
         self._master = Master(opts)
         self._listener = Proxyserver()  # type: ignore[no-untyped-call]
-        ours = (_Running(self._report), _Wide(self._listener))
+        ours = (_Running(self._report), _Wide(self._listener), *([settings.chain] if settings.chain else ()))
         addons = (Core(), self._listener, DisableH2C(), NextLayer(), TlsConfig(), self._tee, *ours)
         self._master.addons.add(*addons)  # type: ignore[no-untyped-call]
         opts.update(connection_strategy="lazy")  # type: ignore[no-untyped-call]  # eager dials before --upstream can act

@@ -34,7 +34,7 @@ MODEL_URL = "https://api.anthropic.com"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A throw-away authority and a certificate of its for 127.0.0.1 and localhost."""
+    """A throw-away authority and a certificate of its for 127.0.0.1, localhost and model.test."""
 
     authority: Path
     chain: Path
@@ -85,7 +85,9 @@ def make_identity(folder: Path) -> Identity:
     leaf = (
         builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "loopback")]), leaf_key.public_key())
         .add_extension(
-            x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]),
+            x509.SubjectAlternativeName(
+                [x509.DNSName("localhost"), x509.DNSName("model.test"), x509.IPAddress(ip_address("127.0.0.1"))]
+            ),
             critical=False,
         )
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
