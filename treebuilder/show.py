@@ -47,7 +47,7 @@ SHORT = ("", "call", "msgs", "chars", "left", "came", "")
 STYLES = ("", "dim", "dim", "", "red", "green", "dim")
 NAME, MESSAGES, SIZE, WHY = 0, 2, 3, 6
 """Columns."""
-PLACES = ("header:session=", "header:agent=", "link:previous ")
+PLACES = ("header:session=", "header:agent=", "link:previous ", "structure:nothing kept")
 """Evidence of where a call belongs, not of what it did."""
 
 
