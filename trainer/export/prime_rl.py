@@ -10,8 +10,9 @@
                                  ce = the rest, values as weights
     reward         float | null  of the rollout
 
-    struct = lambda row: row | {"advantages": [TrainingAdvantage(**channel) for channel in row["advantages"]]}
-    samples = [TrainingSample(**struct(json.loads(line))) for line in open("DIR/train.jsonl")]
+    rows = [json.loads(line) for line in Path("DIR/train.jsonl").read_bytes().splitlines()]
+    channels = [[TrainingAdvantage(**channel) for channel in row["advantages"]] for row in rows]
+    samples = [TrainingSample(**row | {"advantages": some}) for row, some in zip(rows, channels)]
     batch = msgspec.msgpack.encode(TrainingBatch(examples=samples, step=0))
 
 Earlier releases split prompt and completion: cut each list at the first true of `mask`. Read from:

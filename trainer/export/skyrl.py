@@ -14,7 +14,7 @@
 With `generator.step_wise_trajectories=true` SkyRL computes one advantage a trajectory, on its last step, and gives it
 to all of them: a rollout that forked into five rows counts once, as it should.
 
-    rows = [json.loads(line) for line in open("DIR/train.jsonl")]
+    rows = [json.loads(line) for line in Path("DIR/train.jsonl").read_bytes().splitlines()]
     output = {name: [row[name] for row in rows] for name in rows[0] if name not in ("id", "advantages")}
     output["trajectory_ids"] = [TrajectoryID(**one) for one in output["trajectory_ids"]]
     output["rollout_logprobs"] = None if None in output["rollout_logprobs"] else output["rollout_logprobs"]

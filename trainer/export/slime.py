@@ -14,8 +14,9 @@ slime would take a mean of rewards over rows, of which a rollout that forked has
 of the rollout already: train with `--disable-rewards-normalization`, and with `--load-debug-rollout-data
 rollout_{rollout_id}.pt` after
 
-    samples = [Sample.from_dict(json.loads(line)).to_dict() for line in open("DIR/train.jsonl")]
-    torch.save({"samples": samples}, "rollout_0.pt")
+    rows = [json.loads(line) for line in Path("DIR/train.jsonl").read_bytes().splitlines()]
+    samples = [Sample.from_dict(row) for row in rows]
+    torch.save({"samples": [sample.to_dict() for sample in samples]}, "rollout_0.pt")
 
 Read from: THUDM/slime slime/utils/types.py (`Sample`), slime/ray/rollout.py, slime/utils/arguments.py.
 """

@@ -14,7 +14,8 @@ For its SFT trainer a dataset class of this kind, named by `data.custom_cls.path
 
     class Rows(torch.utils.data.Dataset):
         def __init__(self, parquet_files, tokenizer=None, config=None, processor=None, max_samples=-1):
-            self.rows = load_dataset("parquet", data_files=list(parquet_files), split="train")
+            files = parquet_files if isinstance(parquet_files, str) else list(parquet_files)
+            self.rows = load_dataset("parquet", data_files=files, split="train")
 
         def __len__(self):
             return len(self.rows)
