@@ -284,12 +284,20 @@ def scrub(
 def sessions(
     db: Db = "",
     usage: Annotated[bool, typer.Option("--usage", help="Sum the tokens used; reads every body.")] = False,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="What was evicted, and what the final transcript loses; builds every tree.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Every session in the database."""
+    if usage and stats:
+        raise Usage("expected --usage or --stats, got both")
     with _store(db) as store:
         if usage:
             _usage(store, json=json)
+            return
+        if stats:
+            _stats(store, json=json)
             return
         found = store.sessions()
     if json:
@@ -846,6 +854,36 @@ def _usage(store: "Store", *, json: bool) -> None:
                 "?" if u.cache_share is None else f"{u.cache_share:.0%}",
             )
             for u in found
+        ],
+    )
+
+
+def _stats(store: "Store", *, json: bool) -> None:
+    from treebuilder.forest import Forest
+    from treebuilder.statistics import row, statistics
+
+    trees = Forest.of(store).trees()
+    found = ((session, statistics(tree, session=session)) for tree in trees for session in tree.sessions)
+    if json:
+        for session, one in found:
+            _json(row(session, one))
+        return
+    _table(
+        ("session", "calls", "branches", "context", "evicted", "depth", "sampled", "lost", "shifted", "evicted by"),
+        [
+            (
+                session,
+                s.calls,
+                s.branches,
+                f"{s.rendered_chars:,}",
+                f"{sum(s.evicted_chars.values()):,}",
+                f"{s.compression_depth:.0%}",
+                f"{s.sampled_chars:,}",
+                f"{s.lost_share:.0%}",
+                f"{s.shifted_share:.0%}",
+                ", ".join(f"{kind} {n:,}" for kind, n in sorted(s.evicted_chars.items(), key=lambda kind: -kind[1])),
+            )
+            for session, s in found
         ],
     )
 

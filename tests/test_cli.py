@@ -116,6 +116,25 @@ def test_usage_is_summed_by_session(compacted: str, capsys: pytest.CaptureFixtur
     assert (one["usage"]["input"], one["usage"]["cache_read"], one["usage"]["output"]) == (345_000, 9_000, 420)
 
 
+def test_stats_say_what_the_final_transcript_of_a_session_loses(
+    compacted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert memorywalker.main(["sessions", "--stats", "--json", "--db", compacted]) == 0
+    (one,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (one["session"][:8], one["calls"], one["branches"]) == ("8f42102a", 10, 3)
+    assert list(one["evicted_chars"]) == ["summarized"]
+    assert (one["replies"], one["replies_lost"], one["replies_shifted"]) == (10, 5, 0)  # four and the summary itself
+    assert memorywalker.main(["sessions", "--stats", "--db", compacted]) == 0
+    names, row = capsys.readouterr().out.splitlines()
+    assert names.split()[:3] == ["session", "calls", "branches"]
+    assert row.split()[:3] == [one["session"], "10", "3"]
+
+
+def test_stats_and_usage_are_two_tables(compacted: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert memorywalker.main(["sessions", "--stats", "--usage", "--db", compacted]) == 2
+    assert capsys.readouterr().err == "memorywalker: expected --usage or --stats, got both\n"
+
+
 def test_a_scrubbed_recording_has_the_same_tree_and_other_words(
     compacted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from recorder.message import Head
 from treebuilder.lifetimes import Piece, Range, Stream, lifetimes
+from treebuilder.state import replied
 from treebuilder.tree import Kind, Trajectory, Turn
 
 
@@ -34,13 +35,14 @@ class Statistics:
     compression_frequency: float
     """Share of threads that lost anything."""
     replies: int
-    """Calls of these threads that sampled something."""
+    """Calls of these threads that sampled something, to its end."""
     replies_lost: int
     """Of these: nothing of it is in the last view of its thread, so that training on the final transcript never sees
     it."""
     replies_shifted: int
     """Of these: still there, in part at least behind another prefix than it was sampled with."""
     sampled_chars: int
+    """In these replies."""
     lost_chars: int
     """Of what was sampled: not in the last view of its thread."""
     shifted_chars: int
@@ -62,6 +64,15 @@ class Statistics:
     @property
     def shifted_share(self) -> float:
         return self.shifted_chars / self.sampled_chars if self.sampled_chars else 0.0
+
+
+def row(session: str, found: Statistics) -> dict[str, object]:
+    """As `memorywalker sessions --stats --json` prints it; the names are a promise."""
+    told = dict[str, object]({name: getattr(found, name) for name in found.__slots__})
+    tokens = found.evicted_tokens
+    told["evicted_chars"] = {kind.value: n for kind, n in found.evicted_chars.items()}
+    told["evicted_tokens"] = None if tokens is None else {kind.value: n for kind, n in tokens.items()}
+    return {"session": session, **told, "lost_share": found.lost_share, "shifted_share": found.shifted_share}
 
 
 @dataclass(slots=True)
@@ -101,7 +112,7 @@ class _Sum:
                 sampled.setdefault(piece.turn, []).append(piece)
         for turn, view in zip(stream.turns, stream.views, strict=True):
             pieces = sampled.get(turn, ())
-            if not pieces:
+            if not pieces or not replied(trajectory.turns[turn]):
                 continue
             same_head = trajectory.turns[turn].head.digest == end.head.digest
             fates = [_fate(piece, view, final, same_head=same_head) for piece in pieces]

@@ -68,7 +68,7 @@ def test_what_was_sampled_and_never_stood_in_a_prompt_is_no_evicted_context() ->
     r.send(ask, reply=said("whole"))
     s = statistics(r.tree)
     assert (s.rendered_chars, s.evicted_chars, s.compression_depth) == (10, {}, 0.0)
-    assert (s.replies, s.replies_lost) == (2, 1)
+    assert (s.replies, s.replies_lost, s.sampled_chars) == (1, 0, len("whole"))
 
 
 def test_what_only_moved_is_not_evicted_but_shifts_what_stands_behind() -> None:
