@@ -44,11 +44,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "compacted": ["claude-code/autocompact"],
         "cleared": ["opencode/prune_anthropic"],
         "rewound": ["opencode/serve_revert_anthropic"],
+        "counted": ["claude-code/manualcompact"],
         "many": ["claude-code/autocompact", "claude-code/subagent", "opencode/prune_anthropic"],
     }.items():
         write(tree(*sources), folder / f"{name}.html")
     write(long_session(), folder / "long.html")
     write(hostile_session(), folder / "hostile.html")
+    write(switching_session(), folder / "switching.html")
     return folder
 
 
@@ -74,6 +76,15 @@ def hostile_session() -> Trajectory:
     call = Message("assistant", (Block("tool_call", '{"<img src=x>":"' + "</script>" + '"}', HOSTILE, "t1"),))
     made.send(text("user", HOSTILE), reply=call, head=system)
     made.send(text("user", HOSTILE), call, result("t1", HOSTILE + "\u2028\ud83d"), reply=said(HOSTILE), head=system)
+    return made.tree
+
+
+def switching_session() -> Trajectory:
+    made = Recording()
+    history = [text("user", "hello")]
+    for model in ("large", "small", "small"):
+        made.send(*history, reply=said(f"from {len(history)}"), head=Head(model, (), ()))
+        history += [said(f"from {len(history)}"), text("user", f"go on {len(history)}")]
     return made.tree
 
 
@@ -265,6 +276,28 @@ def test_sessions_are_listed_and_their_numbers_told(opened: Opener) -> None:
     assert "286k" in told
 
 
+def test_where_there_is_no_room_for_models_a_switch_is_still_seen(opened: Opener) -> None:
+    page = opened("switching")
+    assert page.eval_on_selector_all(".othermodel", "all => all.map((one) => one.textContent)") == ["small"]
+    assert "small" in page.inner_text("#row1")
+
+
+def test_a_call_that_samples_nothing_says_so(opened: Opener) -> None:
+    page = opened("counted", "#call=12")
+    assert "count tokens" in panel(page)
+    assert "Nothing was sampled." in panel(page)
+    assert page.locator(".message.sampled").count() == 0
+
+
+def test_everything_that_can_be_pressed_has_a_name(opened: Opener) -> None:
+    page = opened("many", "#call=6")
+    nameless = """() => [...document.querySelectorAll('button, input, a, [role=tab], [role=option], [role=listbox]')]
+      .filter((one) => one.checkVisibility())
+      .filter((one) => !one.getAttribute('aria-label') && !one.textContent.trim() && !(one.labels || []).length)
+      .map((one) => one.outerHTML.slice(0, 80))"""
+    assert page.evaluate(nameless) == []
+
+
 def test_agents_have_lanes_of_their_own(opened: Opener) -> None:
     page = opened("many", "#call=11")
     assert page.locator("#row0 .lane").count() == 2  # the main line goes on, an agent leaves it
@@ -351,7 +384,7 @@ def test_all_text_has_the_contrast_of_wcag_aa(opened: Opener, dark: bool) -> Non
 @pytest.mark.parametrize("narrow", [False, True], ids=["1280", "390"])
 @pytest.mark.parametrize("name", ["many", "long", "hostile"])
 def test_nothing_is_wider_than_the_window(opened: Opener, narrow: bool, name: str) -> None:
-    wider = """() => [...document.querySelectorAll('html, body, main, section, .page, .calls, .sessions, header, .text, dd, .verdict')]
+    wider = """() => [...document.querySelectorAll('html, body, main, section, header, .calls, .sessions, .page, .text, dd')]
       .filter((one) => one.checkVisibility() && one.scrollWidth > one.clientWidth + 1)
       .map((one) => one.tagName + '.' + one.className)"""
     page = opened(name, narrow=narrow)

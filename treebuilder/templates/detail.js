@@ -129,11 +129,12 @@ function contextView(scroller, turn, place, term) {
     list,
   );
   const ends = chunked(list, made, from, Math.max(from + AT_ONCE, firstNew + 40));
-  const reply = turn.reply && messageElement(turn.reply.message, {
+  const sampled = turn.reply && data.messages[turn.reply.message][1].length > 0;
+  const reply = sampled && messageElement(turn.reply.message, {
     place: null, open: true, sampled: true, term, target: place === messages.length,
   });
   scroller.append(
-    reply || h('p', { class: 'note' }, 'No reply arrived.'),
+    reply || h('p', { class: 'note' }, turn.reply ? 'Nothing was sampled.' : 'No reply arrived.'),
     ...(turn.reply ? turn.reply.notes.map((note) => h('p', { class: 'note' }, note)) : []),
   );
   if (place !== null) return place === messages.length ? reply : ends(place);

@@ -76,6 +76,7 @@ function makeList({ select, open }) {
     const came = turns.reduce((sum, one) => sum + inserted(one), 0);
     const lane = turn.lane !== 'main' && (!before || before[0].thread !== turn.thread) ? turn.lane : '';
     const lost = kept && turn.reply && turn.index < selected && turn.thread === data.turns[selected].thread && !turns.some((one) => kept.has(one.index));
+    const modelBefore = turnAt(turn.parent) ? model(turnAt(turn.parent)) : usual;
     const chosen = rowOf.get(selected) === row;
     const label = [
       `call ${turns[0].number}${folded ? ' to ' + turn.number : ''}`,
@@ -106,7 +107,7 @@ function makeList({ select, open }) {
         { class: CELLS[1] },
         h('span', { class: 'kindname' }, folded ? `${turns.length} appends` : words(turn.kind)),
         lane && h('span', { class: 'chip' }, laneName(lane)),
-        model(turn) !== usual && h('span', { class: 'chip othermodel' }, model(turn)),
+        model(turn) !== modelBefore && h('span', { class: 'chip othermodel' }, model(turn)),
         turn.opaque && h('span', { class: 'chip warn' }, 'opaque'),
         failed(turn) && h('span', { class: 'chip warn' }, failed(turn)),
       ),
