@@ -43,7 +43,7 @@ def forked() -> Trajectory:
     """A compacted session with three agents that are asked the same: two say the same, one says more."""
     ids = renderer("qwen3").tokenizer("fixed<|im_end|>", add_special_tokens=False)["input_ids"]
     served = Served(None, tuple(ids), tuple(-0.25 * (i + 1) for i in range(len(ids))))
-    asked, read, seen = user("fix it"), assistant(tool_call()), user(tool_result("broken"))
+    asked, read, seen = user("fix it"), assistant(tool_call('{"path":"a"}')), user(tool_result("broken"))
     compact = user("so far: it was broken")
     return Trajectory(
         (

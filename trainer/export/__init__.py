@@ -92,14 +92,17 @@ def export(
     }
     with folder(out, settings=settings, overwrite=overwrite, resume=resume) as (unfinished, journal):
         writer = Writer(unfinished, journal, chosen, split.names if split else ("",), shard_rows)
+
+        def write(family: Trajectory, *, index: int) -> None:
+            part = split.of(family) if split else ""
+            if index >= journal.done(part):
+                selections = _selections(family, renderer, sessions, choice, rollouts, part, progress)
+                writer.add(part, selections, families=index + 1)
+                renderer.forget()
+
         with writer.abandoning():
             for index in range(writer.begins_at(), len(families)):
-                family = families[index]
-                part = split.of(family) if split else ""
-                if index >= journal.done(part):
-                    selections = _selections(family, renderer, sessions, choice, rollouts, part, progress)
-                    writer.add(part, selections, families=index + 1)
-                    renderer.forget()
+                write(families[index], index=index)  # no name here holds a family while the next is built
             shards = writer.finish(len(families))
         counts = writer.counts
         if split is not None:

@@ -113,8 +113,8 @@ def _record(name: str, head: Head, path: Sequence[_Node], trained: dict[int, int
         "reward": of[0].reward,
         "advantage": of[0].advantage,
     }
-    tokens = sum(len(sample.completion_ids) for sample in of)
-    return Record(fields, tokens=tokens, trained=tokens)
+    trained_tokens = sum(len(sample.completion_ids) for sample in of)
+    return Record(fields, tokens=max(map(len, of)), trained=trained_tokens)
 
 
 def _plain(said: ChatMessage, message: Message) -> dict[str, object]:
