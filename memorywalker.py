@@ -453,7 +453,7 @@ def diff(
     from treebuilder.show_diff import difference, render_diff
 
     with _store(db) as store:
-        told = difference(store.call(first), store.call(second))
+        told = difference(store.call(first), store.call(second), tree=lambda: _of_sessions(db, None))
     if json:
         _json(told)
     else:

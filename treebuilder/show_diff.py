@@ -1,6 +1,6 @@
 """Two calls side by side: what changed on the wire, key by key, and what changed for the model, span by span."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -9,12 +9,16 @@ from recorder import canonical
 from recorder.call import Call
 from recorder.encoding import decode
 from recorder.message import Exchange, Head, Message
-from recorder.wire import read
+from recorder.wire import Opaque, read
 from treebuilder.diff import Edit, Span, diff
 from treebuilder.show import amount
+from treebuilder.tree import Trajectory, Turn
 
 SHOWN = 80
 """Characters of a span's text in the terminal; JSON has all of it."""
+RESPONSES = "openai_responses"
+UNKNOWN = "earlier items unknown"
+"""How `Turn.opaque` begins where the items in front were not recorded."""
 MOST_KEYS = 24
 """Keys shown in the terminal."""
 
@@ -85,19 +89,20 @@ class Difference:
     calls: tuple[int, int]
     raw: Raw
     canonical: Canonical | None
-    """None = a call cannot be read, or names earlier items that it does not hold."""
+    """None = a call cannot be read, or names earlier items that nobody recorded."""
     unreadable: str
 
 
-def difference(first: Call, second: Call) -> Difference:
+def difference(first: Call, second: Call, *, tree: Callable[[], Trajectory]) -> Difference:
+    """`tree`: of all that is recorded; asked for where a call sends only what is new behind an earlier reply."""
     calls = first.seq, second.seq
     old, new = read(first), read(second)
+    if any(isinstance(one, Exchange) and one.hints.previous_id and one.wire == RESPONSES for one in (old, new)):
+        turns = {turn.call.seq: turn for turn in tree()}
+        old, new = (_whole(one, turns.get(seq)) for one, seq in zip((old, new), calls, strict=True))
     for call, one in ((first, old), (second, new)):
         if not isinstance(one, Exchange):
             return Difference(calls, _raw(first, second), None, f"call {call.seq} cannot be read: {one.reason}")
-        if one.wire == "openai_responses" and one.hints.previous_id:
-            said = f"call {call.seq} sends only what is new behind {one.hints.previous_id}; `page` shows all of it"
-            return Difference(calls, _raw(first, second), None, said)
     assert isinstance(old, Exchange)
     assert isinstance(new, Exchange)
     edit = diff(old.messages, new.messages)
@@ -113,6 +118,13 @@ def difference(first: Call, second: Call) -> Difference:
         inserted_chars=edit.inserted_chars,
     )
     return Difference(calls, _raw(first, second), told, "")
+
+
+def _whole(one: Exchange | Opaque, turn: Turn | None) -> Exchange | Opaque:
+    """With the items in front that were not sent again."""
+    if not isinstance(one, Exchange) or turn is None:
+        return one
+    return Opaque(one.wire, turn.opaque) if turn.opaque.startswith(UNKNOWN) else turn.exchange
 
 
 def render_diff(told: Difference) -> Text:

@@ -384,7 +384,8 @@ def test_all_text_has_the_contrast_of_wcag_aa(opened: Opener, dark: bool) -> Non
 @pytest.mark.parametrize("narrow", [False, True], ids=["1280", "390"])
 @pytest.mark.parametrize("name", ["many", "long", "hostile"])
 def test_nothing_is_wider_than_the_window(opened: Opener, narrow: bool, name: str) -> None:
-    wider = """() => [...document.querySelectorAll('html, body, main, section, header, .calls, .sessions, .page, .text, dd')]
+    wider = """() => [...document.querySelectorAll(
+      'html, body, main, section, header, .calls, .sessions, .page, .text, dd')]
       .filter((one) => one.checkVisibility() && one.scrollWidth > one.clientWidth + 1)
       .map((one) => one.tagName + '.' + one.className)"""
     page = opened(name, narrow=narrow)
