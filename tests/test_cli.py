@@ -102,6 +102,19 @@ def test_the_drawn_tree_shows_the_fork_and_folds_appends(compacted: str, capsys:
     assert "2-4" in drawn
 
 
+def test_the_lines_of_the_tree_and_a_difference_are_json_for_programs(
+    compacted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert memorywalker.main(["show", "8f42", "--json", "--db", compacted]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["kind"], one["calls"]) for one in lines][2:4] == [("summary_request", ["5"]), ("summarized", ["6"])]
+    assert memorywalker.main(["diff", "4", "6", "--json", "--db", compacted]) == 0
+    (told,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert told["calls"] == [4, 6]
+    assert told["canonical"]["evicted_chars"] == 10410
+    assert {"change": "changed", "key": "diagnostics.previous_message_id"} in told["raw"]["keys"]
+
+
 def test_calls_can_be_asked_for_by_what_is_known_of_them(compacted: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert memorywalker.main(["calls", "--json", "--min-size", "50k", "--db", compacted]) == 0
     assert [json.loads(line)["seq"] for line in capsys.readouterr().out.splitlines()] == [5]  # 51,925 B, the summary
