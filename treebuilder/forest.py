@@ -122,7 +122,7 @@ class Names:
         if len(hits) == 1 and hits[0] in self._pooled:
             mine = [name for name, (_, first) in self._inside.items() if first.call.run == hits[0]]
             first = self._inside[mine[0]][1] if len(mine) == 1 else None
-            return Named((*mine, hits[0]) if first is None else (mine[0],), self._places[hits[0]], first)
+            return Named(tuple(mine) or (hits[0],), self._places[hits[0]], first)
         if len(hits) == 1:
             return Named((hits[0],), self._places[hits[0]])
         inside = [] if hits else _fitting(word, self._inside)
