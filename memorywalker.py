@@ -115,6 +115,13 @@ AdvantageName = Annotated[
     typer.Option(help="From rewards, against the group of a session; none = 1 for all."),
 ]
 Tokenizer = Annotated[str, typer.Option(help="Name or folder of a tokenizer with a chat template; smollm2 too.")]
+OBJECTIVE, OPTIMIZER, MODEL_AND_MACHINE, EVALUATION_AND_LOGS = (
+    "Objective",
+    "Optimizer",
+    "Model and machine",
+    "Evaluation and logs",
+)
+"""Panels of `train --help`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -630,40 +637,103 @@ def train(
     scheme: Annotated[Scheme, typer.Option(help="How calls become training sequences.")] = "logittree",
     engine: Engine = "auto",
     chunk_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Hold the activations of so many tokens, compute the rest again.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Hold the activations of so many tokens, compute the rest again.",
+            rich_help_panel=MODEL_AND_MACHINE,
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 10,
     lr: Annotated[float, typer.Option("--lr", help="Learning rate.")] = 1e-5,
-    schedule: Annotated[ScheduleName, typer.Option(help="Course of the learning rate.")] = "constant",
-    warmup: Annotated[int, typer.Option(min=0, help="Steps until the full learning rate.")] = 0,
-    weight_decay: Annotated[float, typer.Option(min=0, help="Of AdamW.")] = 0.0,
-    clip_gradient: Annotated[float, typer.Option(min=0, help="Largest gradient norm; 0 = any.")] = 1.0,
-    group: Annotated[int, typer.Option(min=1, help="Sessions in one trie.")] = 1,
-    accumulate: Annotated[int, typer.Option(min=1, help="Tries in one optimizer step, over all processes.")] = 1,
-    objective: Annotated[ObjectiveName, typer.Option(help="Likelihood, or policy gradient.")] = "nll",
+    schedule: Annotated[
+        ScheduleName, typer.Option(help="Course of the learning rate.", rich_help_panel=OPTIMIZER)
+    ] = "constant",
+    warmup: Annotated[
+        int, typer.Option(min=0, help="Steps until the full learning rate.", rich_help_panel=OPTIMIZER)
+    ] = 0,
+    weight_decay: Annotated[float, typer.Option(min=0, help="Of AdamW.", rich_help_panel=OPTIMIZER)] = 0.0,
+    clip_gradient: Annotated[
+        float, typer.Option(min=0, help="Largest gradient norm; 0 = any.", rich_help_panel=OPTIMIZER)
+    ] = 1.0,
+    group: Annotated[int, typer.Option(min=1, help="Sessions in one trie.", rich_help_panel=OPTIMIZER)] = 1,
+    accumulate: Annotated[
+        int, typer.Option(min=1, help="Tries in one optimizer step, over all processes.", rich_help_panel=OPTIMIZER)
+    ] = 1,
+    objective: Annotated[
+        ObjectiveName, typer.Option(help="Likelihood, or policy gradient.", rich_help_panel=OBJECTIVE)
+    ] = "nll",
     per: Annotated[
-        MeanPer | None, typer.Option(help="What counts alike: by default token for nll, rollout for grpo.")
+        MeanPer | None,
+        typer.Option(help="What counts alike: by default token for nll, rollout for grpo.", rich_help_panel=OBJECTIVE),
     ] = None,
-    clip: Annotated[float, typer.Option(min=0, help="grpo: how far the ratio may leave 1.")] = 0.2,
-    clip_high: Annotated[float | None, typer.Option(min=0, help="grpo: the same upwards; --clip if not given.")] = None,
-    beta: Annotated[float, typer.Option(min=0, help="grpo: weight of the KL to the reference.")] = 0.0,
+    clip: Annotated[
+        float, typer.Option(min=0, help="grpo: how far the ratio may leave 1.", rich_help_panel=OBJECTIVE)
+    ] = 0.2,
+    clip_high: Annotated[
+        float | None,
+        typer.Option(min=0, help="grpo: the same upwards; --clip if not given.", rich_help_panel=OBJECTIVE),
+    ] = None,
+    beta: Annotated[
+        float, typer.Option(min=0, help="grpo: weight of the KL to the reference.", rich_help_panel=OBJECTIVE)
+    ] = 0.0,
     reference: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="grpo: the reference; the model as it starts if not given.")
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="grpo: the reference; the model as it starts if not given.", rich_help_panel=OBJECTIVE
+        ),
     ] = None,
-    sdcc_lambda: Annotated[float, typer.Option(min=0, help="sdcc: weight of the divergence to the live view.")] = 1.0,
-    lora: Annotated[int, typer.Option(min=0, metavar="R", help="Train adapters of rank R, not the weights.")] = 0,
-    merge: Annotated[bool, typer.Option("--merge", help="Write the adapters into the weights at the end.")] = False,
-    bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16; weights stay as they are.")] = False,
-    fsdp: Annotated[bool, typer.Option("--fsdp", help="Shard weights over the processes of torchrun.")] = False,
-    cpu: Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.")] = False,
+    sdcc_lambda: Annotated[
+        float, typer.Option(min=0, help="sdcc: weight of the divergence to the live view.", rich_help_panel=OBJECTIVE)
+    ] = 1.0,
+    lora: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="R", help="Train adapters of rank R, not the weights.", rich_help_panel=MODEL_AND_MACHINE
+        ),
+    ] = 0,
+    merge: Annotated[
+        bool,
+        typer.Option(
+            "--merge", help="Write the adapters into the weights at the end.", rich_help_panel=MODEL_AND_MACHINE
+        ),
+    ] = False,
+    bf16: Annotated[
+        bool,
+        typer.Option(
+            "--bf16", help="Compute in bfloat16; weights stay as they are.", rich_help_panel=MODEL_AND_MACHINE
+        ),
+    ] = False,
+    fsdp: Annotated[
+        bool,
+        typer.Option("--fsdp", help="Shard weights over the processes of torchrun.", rich_help_panel=MODEL_AND_MACHINE),
+    ] = False,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Stay on the CPU.", rich_help_panel=MODEL_AND_MACHINE)] = False,
     eval_rows: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Evaluate on this logittree export, before and after.")
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Evaluate on this logittree export, before and after.",
+            rich_help_panel=EVALUATION_AND_LOGS,
+        ),
     ] = None,
     eval_split: Annotated[
-        float | None, typer.Option(metavar="SHARE", min=0, max=1, help="Hold out this share of the sessions instead.")
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            min=0,
+            max=1,
+            help="Hold out this share of the sessions instead.",
+            rich_help_panel=EVALUATION_AND_LOGS,
+        ),
     ] = None,
-    eval_steps: Annotated[int, typer.Option(min=0, help="Evaluate every so many steps, too.")] = 0,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events into DIR.")] = False,
+    eval_steps: Annotated[
+        int, typer.Option(min=0, help="Evaluate every so many steps, too.", rich_help_panel=EVALUATION_AND_LOGS)
+    ] = 0,
+    tensorboard: Annotated[
+        bool,
+        typer.Option("--tensorboard", help="Write TensorBoard events into DIR.", rich_help_panel=EVALUATION_AND_LOGS),
+    ] = False,
     seed: int = 0,
     save_steps: Annotated[int, typer.Option(min=0, help="Checkpoint every so many steps; 0 = none.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint at DIR.")] = False,

@@ -73,7 +73,8 @@ def train(
         args.device  # noqa: B018  joins the launcher's process group
     ranks = Ranks.here(sharded=settings.sharded)
     if settings.accumulate < ranks.count:
-        raise TrainError(f"expected a trie for each of {ranks.count} processes, got accumulate {settings.accumulate}")
+        expected = f"accumulate of {ranks.count} or more, a trie for each process"
+        raise TrainError(f"expected {expected}, got {settings.accumulate}")
     if ranks.first:
         workplace(out, resume=resume, overwrite=overwrite)
     ranks.wait()
