@@ -105,7 +105,9 @@ class Backbone:
             return (key <= query) & (end_T[key] > query)
 
         length, before = len(ids_T), self.config._attn_implementation
-        block_mask = create_block_mask(seen, None, None, length, length, device=str(ids_T.device), _compile=True)
+        block_mask = create_block_mask(
+            seen, None, None, length, length, device=str(ids_T.device), _compile=ids_T.is_cuda
+        )
         self.config._attn_implementation = "flex_attention"
         try:
             hidden_1TD: Tensor = self.body(

@@ -70,10 +70,15 @@ class Packed:
                 return backbone.hidden(*_inputs(trie, token_T, device)), token_T
         token_T = needed(trie, targets.before_U)
         end_T = torch.as_tensor(np.searchsorted(token_T, subtree_end(trie)[token_T]), device=device)
-        if self.kernels and device.type == "cuda" and getattr(backbone.body, "_supports_flex_attn", False):
+        if self.kernels and flexes(backbone):
             return backbone.flex_hidden(*_inputs(trie, token_T, device), end_T), token_T
         mask_TT = ancestor_mask(torch.arange(len(token_T), device=device), end_T)
         return backbone.hidden(*_inputs(trie, token_T, device), seen_LJ=mask_TT), token_T
+
+
+def flexes(backbone: Backbone) -> bool:
+    """Whether it takes FlexAttention's block mask where it runs."""
+    return backbone.device.type == "cuda" and bool(getattr(backbone.body, "_supports_flex_attn", False))
 
 
 def pack(cut: Plan, *, dtype: torch.dtype) -> Pack:
