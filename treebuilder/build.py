@@ -160,7 +160,8 @@ class Builder:
             evidence.append(f"header:parent-session={new.hints.parent_session}")
         elif new.hints.session:
             evidence.append(f"header:session={new.hints.session}")
-        if lane == "main" and origin is None and not new.hints.request_class and is_aside(self.state, new):
+        known = lane == "main" or any(line.key == key for line in self.state.lines.get(new.scope, ()))
+        if known and origin is None and not new.hints.request_class and is_aside(self.state, new):
             line = self.state.line(new, "title", "title")
             return make_turn(
                 self.state, new, line, Verdict(Kind.SIDE_CALL, 0.7, ("structure:own head, beside another thread",))

@@ -88,7 +88,9 @@ def summarized_elsewhere(state: State, new: New, lines: Sequence[Line]) -> Found
         return None
     asked = state.turns[hit[0]]
     own = state.line_of[asked.index]
-    if own.lane == "main" and len(own.members) > 1:
+    if own.lane not in ("title", "summary") and len(own.members) > 1:
+        if asked.head.tools and not new.head.tools:
+            return None  # it tells of the thread; it is not its next view
         return compare(state, new, own, own.marks[-1]) if own.marks else None
     best: tuple[float, Line] | None = None
     text = visible(asked.messages)
@@ -161,11 +163,11 @@ def revise_asides(state: State, new: New, line: Line) -> None:
     if not new.head.tools:
         return
     root = state.turns[-1] if state.turns and state.turns[-1].index == new.index else None
-    for other in state.lines.get(new.scope, ())[-NEAR:]:
+    for other in state.lines.get(new.scope, ())[-4 * NEAR :]:
         if other is line or len(other.members) != 1 or other.lane != "main":
             continue
         turn = state.turns[other.members[0]]
-        if turn.kind is not Kind.ROOT or turn.head.tools or new.index - turn.index > NEAR:
+        if turn.kind is not Kind.ROOT or turn.head.tools:
             continue
         if not new.pooled or (root is not None and repeats(root, visible(turn.messages))):
             other.lane = other.key = "title"
