@@ -386,8 +386,8 @@ def verify(db: Db = "", json: Json = False) -> int:
 @app.command()
 def tree(session: Sessions = None, db: Db = "", structural: Structural = False, json: Json = False) -> None:
     """What happened to the context, one line a call: kind, what left, what came, how sure, on what evidence."""
+    from treebuilder.rows import rows
     from treebuilder.show import line
-    from treebuilder.tree import rows
 
     for one in rows(_of_sessions(db, session, structural=structural)):
         if json:

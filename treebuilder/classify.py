@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from recorder.message import Block, Head, Message
-from treebuilder.diff import Edit, Hunk, common_front
+from treebuilder.diff import Edit, Hunk
 from treebuilder.quotes import MIN_CHARS
+from treebuilder.spans import common_front
 from treebuilder.tree import Kind
 
 WINDOW_SHARE = 0.5

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from treebuilder.rows import Row
 from treebuilder.show_lines import Line, lines
-from treebuilder.tree import Kind, Row, Trajectory, Turn
+from treebuilder.tree import Kind, Trajectory, Turn
 
 WIDE = 100
 """Columns from which sizes get bars and reasons are shown."""

@@ -15,7 +15,8 @@ from recorder.reader import CallRow
 from recorder.store import Store
 from treebuilder.build import build
 from treebuilder.forest import Forest, Names
-from treebuilder.tree import Row, Trajectory, rows
+from treebuilder.rows import Row, rows
+from treebuilder.tree import Trajectory
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 NAMES = (

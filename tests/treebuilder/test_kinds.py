@@ -9,7 +9,8 @@ from simulate import HEAD, text
 from recorder.call import Outcome
 from recorder.message import Block, Head, Hints, Message
 from treebuilder.details import Detail, details, survivors
-from treebuilder.tree import Kind, Row, Trajectory, Turn, rows
+from treebuilder.rows import Row, rows
+from treebuilder.tree import Kind, Trajectory, Turn
 
 BOTH = pytest.mark.parametrize("structural", [False, True], ids=["evidence", "structure"])
 U = text("user", "count the files")

@@ -10,9 +10,10 @@ from simulate import CAPTURES, text
 
 from recorder.importing import read_har
 from treebuilder.build import build
+from treebuilder.rows import rows
 from treebuilder.show import amount, line, render
 from treebuilder.show_lines import lines
-from treebuilder.tree import Trajectory, rows
+from treebuilder.tree import Trajectory
 
 
 def tree(name: str) -> Trajectory:

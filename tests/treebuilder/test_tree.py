@@ -6,7 +6,7 @@ from simulate import CAPTURES, text
 
 from recorder.importing import read_har
 from treebuilder.build import build
-from treebuilder.tree import rows
+from treebuilder.rows import rows
 
 U = text("user", "count the files")
 
