@@ -12,6 +12,7 @@ meant; a turn told again takes the place of the one before.
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -20,10 +21,13 @@ import orjson
 from recorder.message import Block, Head, Message, Reply, Tool, block_hash
 from treebuilder.diff import Edit, Span
 from treebuilder.names import evidence, number
-from treebuilder.statistics import statistics
+from treebuilder.statistics import row, statistics
 from treebuilder.tree import Node, Trajectory, Turn
 
 Json = dict[str, object]
+NEWS = 20
+"""Statistics, which look at a whole session, are made anew when it has grown by one part in so many. Ours: what they
+cost stays a share of what the calls cost."""
 
 
 def dumps(value: object) -> str:
@@ -47,6 +51,8 @@ class Tables:
     _heads: dict[tuple[str, bytes], int] = field(default_factory=dict)
     _tools: dict[Tool, int] = field(default_factory=dict)
     _turns: list[tuple[Turn, Json]] = field(default_factory=list)
+    _counted: dict[str, int] = field(default_factory=dict)
+    """Session -> how many calls its statistics were last made of."""
     _piece: dict[str, list[object]] = field(default_factory=dict)
 
     def piece(self, trajectory: Trajectory) -> str | None:
@@ -69,7 +75,11 @@ class Tables:
             self._piece["turns"].append(told)
         if not touched:
             return None
-        self._piece["sessions"] = [_session(trajectory.only((session,)), session) for session in touched]
+        calls = Counter(turn.session for turn in trajectory.turns)
+        for session in touched:
+            if calls[session] * NEWS >= self._counted.get(session, 0) * (NEWS + 1):
+                self._piece["sessions"].append(_session(trajectory.only((session,)), session))
+                self._counted[session] = calls[session]
         return dumps(self._piece)
 
     def _turn(self, trajectory: Trajectory, turn: Turn) -> Json:
@@ -206,10 +216,9 @@ def _spans(spans: Iterable[Span]) -> list[list[int]]:
 def _session(trajectory: Trajectory, session: str) -> Json:
     turns = trajectory.turns
     talk = [t for t in turns if not t.kind.aside] or turns
-    told = dataclasses.asdict(statistics(trajectory))
     return {
         "id": session,
         "harness": next((t.hints.harness for t in turns if t.hints.harness), ""),
         "models": list(dict.fromkeys(t.head.model for t in talk if t.head.model)),
-        "statistics": {k: {str(a): b for a, b in v.items()} if isinstance(v, dict) else v for k, v in told.items()},
+        "statistics": row(session, statistics(trajectory)),
     }

@@ -178,6 +178,19 @@ def test_pieces_put_together_are_what_one_piece_would_tell() -> None:
     assert grown["sessions"][-1] == whole["sessions"][0]
 
 
+def test_statistics_of_a_long_session_are_not_made_anew_for_every_call() -> None:
+    """They look at all of it: at 40 calls they wait for two more."""
+    made, tables = Recording(), Tables()
+    history = [text("user", "start")]
+    told = []
+    for i in range(44):
+        made.send(*history, reply=said(f"answer {i}"))
+        history += [said(f"answer {i}"), text("user", f"question {i}")]
+        piece = json.loads(tables.piece(made.tree) or "{}")
+        told += [len(piece["turns"]) and session["statistics"]["calls"] for session in piece["sessions"]]
+    assert told == [*range(1, 22), 23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 44]
+
+
 def test_a_piece_without_news_is_none() -> None:
     made = two_calls()
     tables = Tables()

@@ -408,6 +408,11 @@ def test_a_narrow_screen_shows_one_thing_at_a_time(opened: Opener) -> None:
     page.click(".back")
     assert page.is_visible(".calls")
     assert page.is_visible(".row.chosen")
+    page.click("text=Statistics")
+    assert "Evicted, by kind" in panel(page)
+    page.click(".back")
+    assert page.is_visible(".calls")
+    assert opened("many", "#session=8f42102a-33ff-4414-b9b6-92a70b4f493f", narrow=True).is_visible(".calls")
 
 
 def test_a_thousand_calls_open_at_once_and_only_the_rows_in_sight_exist(opened: Opener) -> None:

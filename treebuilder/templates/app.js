@@ -27,7 +27,8 @@ const status = h('span', { class: 'live', role: 'status' });
 const sessions = h('nav', { class: 'sessions', 'aria-label': 'Sessions' });
 const sessionsButton = icon('menu', 'Sessions', '☰', () => setPane(state.pane === 'sessions' ? 'calls' : 'sessions'));
 const tip = h('span', { class: 'tip' }, 'pale: its reply is no longer in the chosen context');
-const toolbar = h('div', { class: 'toolbar' }, h('label', { for: 'fold' }, foldBox, 'Fold appends'), h('span', { class: 'push' }), tip);
+const numbersButton = h('button', { class: 'more numbers', type: 'button', onclick: () => showNumbers() }, 'Statistics');
+const toolbar = h('div', { class: 'toolbar' }, h('label', { for: 'fold' }, foldBox, 'Fold appends'), h('span', { class: 'push' }), tip, numbersButton);
 const heading = h('div', { class: 'heading' });
 const calls = h('section', { class: 'tree', 'aria-label': 'Calls' },
   heading, chart.element, toolbar,
@@ -143,6 +144,13 @@ function headingOf(session, turns) {
   ];
 }
 
+/** Where only one pane fits, they have to be asked for. */
+function showNumbers() {
+  history.pushState(null, '', '#session=' + encodeURIComponent(state.session));
+  readAddress();
+  setPane('detail');
+}
+
 function setFold(folded) {
   state.folded = foldBox.checked = folded;
   opened.clear();
@@ -189,7 +197,9 @@ pieces.forEach(take);
 if (saved('theme')) root.dataset.theme = saved('theme');
 setNarrow();
 const linked = readAddress();
-setPane(linked ? 'detail' : data.sessions.length > 1 && narrow.matches ? 'sessions' : 'calls', { drawn: false });
+setPane(linked ? 'detail' : data.sessions.length > 1 && narrow.matches && !location.hash ? 'sessions' : 'calls', {
+  drawn: false,
+});
 render();
 
 if (root.dataset.live === 'yes') {

@@ -30,7 +30,8 @@ function makeDetail({ go, close }) {
 
   function empty(parts) {
     shown = null;
-    element.replaceChildren(h('div', { class: 'page' }, parts));
+    const leave = h('button', { class: 'icon back', type: 'button', 'aria-label': 'Back to the calls', onclick: close }, '←');
+    element.replaceChildren(h('div', { class: 'page' }, leave, parts));
   }
 
   function header(turn) {

@@ -24,7 +24,7 @@ function statisticsElement(session) {
   const figure = (value, name, explain) =>
     h('div', { class: 'figure' }, h('b', {}, value), h('span', {}, h('strong', {}, name), h('span', { class: 'quiet' }, explain)));
   return [
-    h('h2', {}, 'This session'),
+    h('h2', {}, 'This session', turnsOf(session.id).length > n.calls && h('span', { class: 'quiet asof' }, ` as of ${count(n.calls, 'call')}`)),
     h(
       'div',
       { class: 'figures' },
@@ -34,8 +34,8 @@ function statisticsElement(session) {
       figure(amount(sum), 'characters evicted', 'what left the context again, of all that ever stood in it'),
       figure(percent(n.compression_depth), 'compression depth', 'mean evicted share of the threads that lost anything'),
       figure(percent(n.compression_frequency), 'compression frequency', 'share of threads that lost anything'),
-      figure(percent(n.replies ? n.replies_lost / n.replies : 0), 'replies lost', 'sampled, but not in the final transcript'),
-      figure(percent(n.replies ? n.replies_shifted / n.replies : 0), 'replies shifted', 'in the final transcript, behind another context than they were sampled in'),
+      figure(percent(n.lost_share), 'lost', `of what was sampled is not in the final transcript (${n.replies_lost} of ${count(n.replies, 'reply', 'replies')})`),
+      figure(percent(n.shifted_share), 'shifted', `of what was sampled stands there behind another context than it was sampled in (${n.replies_shifted} of ${count(n.replies, 'reply', 'replies')})`),
     ),
     away.length > 0 && h('h3', { class: 'section' }, 'Evicted, by kind'),
     h(
@@ -45,7 +45,7 @@ function statisticsElement(session) {
         h('span', {}, words(kind)),
         s('svg', { class: 'wide', preserveAspectRatio: 'none', viewBox: '0 0 100 8', 'aria-hidden': 'true' },
           s('rect', { class: 'gone', width: Math.max(0.5, (chars / most) * 100), height: 8 })),
-        h('span', { class: 'quiet' }, amount(chars)),
+        h('span', { class: 'quiet' }, amount(chars) + (n.evicted_tokens ? `, about ${amount(n.evicted_tokens[kind])} tokens` : '')),
       ]),
     ),
     h('p', { class: 'note' }, 'Choose a call to see the context that the model had. ', h('kbd', {}, '?'), ' lists the keys.'),
