@@ -274,8 +274,16 @@ def test_grpo_without_rewards_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["separate", "packed", "depth-first"])
-@pytest.mark.parametrize("scheme", ["logittree", "naive-compressed", "naive-full", "sdcc"])
+@pytest.mark.parametrize(
+    ("scheme", "name"),
+    [
+        *(("logittree", name) for name in ("auto", "separate", "packed", "depth-first")),
+        *(("naive-compressed", name) for name in ("auto", "separate", "packed", "depth-first")),
+        *(("naive-full", name) for name in ("auto", "separate", "packed", "depth-first")),
+        *(("sdcc", name) for name in ("auto", "separate", "packed", "depth-first")),
+        ("mask4d", "auto"),
+    ],
+)
 def test_the_weights_of_a_step_add_up_to_its_trained_tokens(tmp_path: Path, scheme: str, name: str) -> None:
     """Red when a chunk of an engine is scored twice, or a scheme leaves a token out that the card counts."""
     settings = Settings(scheme, engine=name, steps=1, accumulate=3, group=2)

@@ -161,6 +161,27 @@ def test_the_checkpoint_is_a_plain_hugging_face_model_with_its_tokenizer(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
+def test_the_checkpoint_serves_as_it_is(tmp_path: Path) -> None:
+    """What transformers' generate and vLLM look for: architecture, safetensors, tokenizer and template, stop tokens."""
+    train(EXAMPLE, model="tiny", out=tmp_path / "m", settings=Settings(steps=1))
+    config = orjson.loads((tmp_path / "m" / "config.json").read_bytes())
+    assert (config["architectures"], config["model_type"], config["dtype"]) == (
+        ["LlamaForCausalLM"],
+        "llama",
+        "float32",
+    )
+    header = (tmp_path / "m" / "model.safetensors").read_bytes()
+    size = int.from_bytes(header[:8], "little")
+    assert orjson.loads(header[8 : 8 + size])["__metadata__"] == {"format": "pt"}
+
+    model, tokenizer = (kind.from_pretrained(tmp_path / "m") for kind in (AutoModelForCausalLM, AutoTokenizer))
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    messages = [{"role": "user", "content": "read the file"}]
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    out = model.generate(**prompt, max_new_tokens=3, do_sample=False)
+    assert prompt["input_ids"].shape[1] < out.shape[1] <= prompt["input_ids"].shape[1] + 3
+
+
 def test_the_card_says_scheme_engine_data_and_conservation(tmp_path: Path) -> None:
     source = Source(EXAMPLE.episodes, {"aborted": 4}, ("heads were shortened",))
     settings = Settings("naive-compressed", engine="separate", steps=1)
