@@ -60,8 +60,8 @@ def test_the_tree_of_a_capture_has_the_lanes_and_kinds_of_its_labels(
     stem = name.split("/")[1]
     expected = [(f"{stem}.har#{one['entry']}", one["session"], one["lane"], one["kind"]) for one in labels]
     assert [(r["source"], r["session"], r["lane"], r["kind"]) for r in rows] == expected
-    fields = "seq source session thread lane kind prefix evicted inserted confidence evidence opaque".split()
-    assert all(list(row) == [*fields, "details", "quotes", "survivors"] for row in rows)
+    fields = "seq source session thread lane kind prefix evicted inserted confidence evidence opaque"
+    assert all(list(row) == [*fields.split(), "details", "quotes", "survivors"] for row in rows)
 
 
 def test_half_a_surrogate_pair_is_printed_as_json_escapes_it() -> None:
