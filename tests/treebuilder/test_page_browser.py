@@ -167,6 +167,7 @@ def test_an_edit_opens_what_left_beside_what_came_with_kind_evidence_and_the_sum
     assert "− left: 10,410 characters" in told
     assert "+ came: 9,741 characters" in told
     assert "99 % sure" in told
+    assert "Replies kept\n1 of 5, of call 4" in told
     assert "x-claude-code-context-compacted=auto" in told
     gone, came = page.locator(".side.gone").first.bounding_box(), page.locator(".side.came").first.bounding_box()
     assert gone
@@ -180,6 +181,7 @@ def test_an_edit_opens_what_left_beside_what_came_with_kind_evidence_and_the_sum
 
 def test_a_cleared_result_is_shown_with_its_placeholder_in_place(opened: Opener) -> None:
     page = opened("cleared", "#call=8")
+    assert "Replies kept\n6 of 6, of calls 2–7" in panel(page)
     assert page.inner_text(".sides > h3.gone").startswith("− left: 286,069 characters")
     sides = [page.query_selector_all(f".side.{name}")[:6] for name in ("gone", "came")]
     for gone, came in zip(*sides, strict=True):

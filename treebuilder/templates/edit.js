@@ -15,6 +15,7 @@ function editView(scroller, turn, place, term) {
       before.session === turn.session ? '' : ` of session ${before.session}`)],
     source && [h('dt', {}, 'Summary from'), h('dd', {}, h('a', { href: link(source, 'context') }, `call ${source.number}`))],
     origin && [h('dt', {}, 'Started by'), h('dd', {}, h('a', { href: link(origin, 'context') }, `call ${origin.number}`))],
+    isEdit(turn) && [h('dt', {}, 'Replies kept'), h('dd', {}, keptReplies(turn))],
     turn.evidence.length > 0 && [
       h('dt', {}, 'Evidence'),
       h('dd', {}, h('ul', { class: 'evidence' }, turn.evidence.map(evidenceElement))),
@@ -23,6 +24,24 @@ function editView(scroller, turn, place, term) {
   scroller.replaceChildren(facts);
   if (before) headChange(scroller, before, turn);
   if (turn.edit) scroller.append(sides(turn, before));
+}
+
+/** `3 of 5: calls 4, 6–7`: sampled earlier in this thread, and still in the context behind the edit. */
+function keptReplies(turn) {
+  const earlier = turnsOf(turn.session).filter(
+    (one) => one.thread === turn.thread && one.index < turn.index && one.reply && blocksOf(one.reply.message).length,
+  );
+  const kept = survivors(turn);
+  const runs = [];
+  earlier.forEach((one, i) => {
+    if (!kept.has(one.index)) return;
+    const run = runs[runs.length - 1];
+    if (run && run[1] === i - 1) run[1] = i;
+    else runs.push([i, i]);
+  });
+  const names = runs.map(([a, b]) => earlier[a].number + (b > a ? `–${earlier[b].number}` : ''));
+  const total = runs.reduce((sum, [a, b]) => sum + b - a + 1, 0);
+  return `${total} of ${earlier.length}` + (total ? `, of call${total > 1 ? 's' : ''} ${names.join(', ')}` : '');
 }
 
 function evidenceElement(text) {
