@@ -19,7 +19,7 @@ from recorder.errors import FilterError, MemorywalkerError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from proxy.launch import Finished
+    from proxy.recording import Finished
     from recorder.call import Call
     from recorder.redact import Redactor
     from recorder.rewards import Reward
@@ -164,14 +164,14 @@ def run(
 ) -> int:
     """Run an agent, unchanged, and record every model call it makes."""
     from proxy import harnesses, launch
+    from proxy.recording import Options
 
     if not command:
         raise Usage("expected a command after --, got none; for example: memorywalker run -- claude")
     if harness and harness not in harnesses.names():
         raise Usage(f"expected --harness {', '.join(harnesses.names())}; got {harness!r}")
-    finished = launch.run(
-        command,
-        db=_db(db),
+    options = Options(
+        _db(db),
         route=route,
         upstream=upstream,
         harness=harness,
@@ -180,6 +180,7 @@ def run(
         strict=strict,
         redact=_redactor(redact),
     )
+    finished = launch.run(command, options)
     _summary(finished)
     return finished.exit_code
 
@@ -198,10 +199,10 @@ def proxy(
 ) -> int:
     """Stay up and record whatever comes; prints the variables that an agent's shell needs."""
     from proxy import launch
+    from proxy.recording import Options
 
-    finished = launch.serve_proxy(
-        db=_db(db),
-        announce=_line,
+    options = Options(
+        _db(db),
         route=route,
         upstream=upstream,
         harness=harness,
@@ -211,6 +212,7 @@ def proxy(
         strict=strict,
         redact=_redactor(redact),
     )
+    finished = launch.serve_proxy(options, announce=_line)
     _summary(finished)
     return finished.exit_code
 
@@ -432,19 +434,24 @@ def page(
     if out is not None and port is not None:
         raise Usage("expected --out, which writes a file, or --port, which serves; got both")
     if out is None:
-        from proxy.pageserver import serve_page
+        from proxy.pageserver import PageServer
         from treebuilder.page_live import LivePage
 
-        shown = _of_sessions(db, session, structural=structural).sessions if session else ()
-        live = LivePage(structural=structural, sessions=shown)
-        serve_page(_db(db), live, port=port or 0, announce=lambda url: _line(f"serving {url} until interrupted"))
+        with _doing() as step:
+            step("reading")
+            shown = _of_sessions(db, session, structural=structural).sessions if session else ()
+            server = PageServer(_db(db), LivePage(structural=structural, sessions=shown), port=port or 0)
+        _line(f"serving {server.url} until interrupted")
+        server.run()
         return
     from treebuilder.page import write
     from treebuilder.page_images import images
 
     found: dict[str, str] = {}
-    trajectory = _of_sessions(db, session, structural=structural, each=lambda call: found.update(images(call)))
-    write(trajectory, out, images=found)
+    with _doing() as step:
+        step("reading")
+        trajectory = _of_sessions(db, session, structural=structural, each=lambda call: found.update(images(call)))
+        write(trajectory, out, images=found)
     sessions = len(trajectory.sessions)
     _line(f"{len(trajectory.turns)} calls of {sessions} session{'s' * (sessions != 1)} in {out}")
 

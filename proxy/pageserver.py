@@ -9,7 +9,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -177,13 +177,6 @@ class PageServer:
             if quiet >= KEEP_ALIVE_S:
                 yield ": still here\n\n"
                 quiet = 0.0
-
-
-def serve_page(db: str | Path, page: Growing, *, port: int, announce: Callable[[str], None]) -> None:
-    """Serve until interrupted; `announce` gets the URL once it is listened on."""
-    server = PageServer(db, page, port=port)
-    announce(server.url)
-    server.run()
 
 
 def _listen(port: int) -> socket.socket:
