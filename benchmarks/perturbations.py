@@ -103,13 +103,13 @@ def other_tools(items: Sequence[Item], rng: random.Random) -> list[Item]:
 
 
 def no_tool_ids(items: Sequence[Item], rng: random.Random) -> list[Item]:
-    """A wire format that ties results to calls by their order alone."""
-    return [_texts(i, lambda b: replace(b, id="")) for i in items]
+    """A wire format that ties results to calls by their order alone, and so always sends all."""
+    return [replace(_texts(i, lambda b: replace(b, id="")), counted=".ws" not in i.call.source) for i in items]
 
 
 def fewer_headers(items: Sequence[Item], rng: random.Random) -> list[Item]:
-    """A random half of what headers and ids say is not said, in the whole recording."""
-    gone = {f.name: "" for f in fields(Hints) if rng.random() < 0.5}
+    """A random half of what headers and ids say is not said, in the whole recording; but for what is left unsent."""
+    gone = {f.name: "" for f in fields(Hints) if rng.random() < 0.5 and f.name != "previous_id"}
     return [_hints(i, replace(i.exchange.hints, **gone)) for i in items]
 
 
@@ -159,7 +159,8 @@ def begins_late(items: Sequence[Item], rng: random.Random) -> list[Item]:
     start = rng.randrange(len(items))
     made = list(items[start:])
     orphans = {i.thread for i in items[: start + 1] if i.lane.startswith("agent:")}
-    made = [replace(i, counted=False) if i.thread in orphans else i for i in made]  # who sent it was not recorded
+    deltas = any(".ws" in i.call.source for i in made)
+    made = [replace(i, counted=False) if deltas or i.thread in orphans else i for i in made]  # what came first is lost
     seen: set[str] = set()
     for at, item in enumerate(made):
         if item.kind in ("count_tokens", "warmup"):
@@ -178,12 +179,15 @@ def lost_calls(items: Sequence[Item], rng: random.Random) -> list[Item]:
     """A fifth of the calls between two appends was lost."""
     last: dict[str, int] = {}
     gone = set()
+    if any(".ws" in i.call.source for i in items):
+        return list(items)  # what was left unsent would be lost with it
     for at, item in enumerate(items):
         before = last.get(item.thread)
         if (
             before is not None
             and item.kind == items[before].kind == "append"
             and before - 1 not in gone
+            and not any(i.kind == "root" for i in items[before : at + 1])
             and rng.random() < 0.2
         ):
             gone.add(before)

@@ -26,6 +26,8 @@ from treebuilder.summaries import requested
 from treebuilder.tree import Kind, Trajectory, Turn
 from treebuilder.turns import make_turn, remember, unread
 
+UNRECORDED = "earlier items unknown"
+
 
 def build(calls: Iterable[Call], *, structural: bool = False) -> Trajectory:
     """The tree of some calls, in an order that keeps each thread's own. `structural` uses no header, no id outside
@@ -93,7 +95,7 @@ class Builder:
                 return None
             found = self.state.replies.get(previous)
             if found is None:
-                new.opaque = f"earlier items unknown: expected a recorded reply {previous}, got none"
+                new.opaque = f"{UNRECORDED}: expected a recorded reply {previous}, got none"
             return found
         if not new.fresh or new.fresh[0].role != "tool" or not new.fresh[0].blocks:
             return None
@@ -106,11 +108,15 @@ class Builder:
         return make_turn(self.state, new, line, Verdict(kind, 1.0, (evidence,)))
 
     def _judge(self, new: New) -> Turn:
+        key, lane = key_and_lane(new.hints)
+        every = self.state.lines.get(new.scope, ())
+        mine = next((line for line in every if line.key == key and line.lane == lane), None)
+        if new.opaque.startswith(UNRECORDED) and mine is not None:
+            why = ("wire:items behind a reply that was not recorded",)
+            return make_turn(self.state, new, mine, Verdict(Kind.UNKNOWN, 0.3, why))
         said = said_outright(new, structural=self.state.structural)
         if said is not None and said.kind is Kind.SIDE_CALL:
             return make_turn(self.state, new, self.state.line(new, "title", "title"), said)
-        key, lane = key_and_lane(new.hints)
-        every = self.state.lines.get(new.scope, ())
         lines = [line for line in every if line.lane != "title" and self._open_to(new, line, key)]
         found = find(self.state, new, lines)
         if found is not None and found.rank == 0 and not key and self._is_handed_over(new, found):

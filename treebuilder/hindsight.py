@@ -148,8 +148,8 @@ def is_aside(state: State, new: New) -> bool:
         return False
     words = visible(new.fresh)
     for line in state.lines.get(new.scope, ()):
-        if line.tip is None or line.lane == "title":
-            continue
+        if line.tip is None or line.lane == "title" or (line.key and not new.hints.agent and not new.pooled):
+            continue  # beside an agent with an id of its own stands the main thread
         turn = state.turns[line.tip.turn]
         if not turn.head.tools or turn.head.digest == new.head.digest:
             continue

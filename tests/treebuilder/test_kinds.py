@@ -272,3 +272,68 @@ def test_a_row_names_details_the_summary_and_the_survivors_by_their_place_in_the
     turn = r.send(*replaced(talk(r), 2, "t1", "[gone]"))
     made = row(r.tree, turn.index)
     assert (made.details, made.quotes, made.survivors) == (("tool result replaced by a notice",), None, (0, 0))
+
+
+def test_items_behind_a_reply_that_was_not_recorded_are_of_unknown_kind() -> None:
+    r = Recording()
+    one = Hints(session="one")
+    r.send(U, reply=said("there are three"), wire="openai_responses", hints=one)
+    lost = replace(one, previous_id="resp_lost")
+    turn = r.send(text("user", "and below?"), reply=said("five"), wire="openai_responses", hints=lost)
+    assert (turn.kind, turn.parent, turn.thread) == (Kind.UNKNOWN, None, r.tree.turns[0].thread)
+    assert turn.opaque == "earlier items unknown: expected a recorded reply resp_lost, got none"
+
+
+def test_a_session_whose_agents_were_recorded_first_still_has_a_main_thread() -> None:
+    r = Recording()
+    agent, other = Hints(session="one", agent="a1"), Head("model-1", (Block("text", "You look."),), HEAD.tools[:1])
+    r.send(text("user", "look into b"), reply=asks("t1", '{"path":"b"}'), hints=agent, head=other)
+    turn = r.send(U, reply=said("three"), hints=Hints(session="one"))
+    assert (turn.kind, turn.lane) == (Kind.ROOT, "main")
+
+
+class TestLimitsOfStructure:
+    """What content alone cannot tell; each would need an id."""
+
+    def test_items_that_begin_with_a_user_message_are_not_put_behind_what_the_server_keeps(self) -> None:
+        """With an id they are; with a tool result in front the tool call's id says where they belong."""
+        for structural, kind, depth in ((False, Kind.APPEND, 3), (True, Kind.ROOT, 1)):
+            r = Recording(structural=structural)
+            r.send(U, reply=said("there are three"), wire="openai_responses")
+            turn = r.send(text("user", "sure?"), wire="openai_responses", hints=Hints(previous_id="r1"))
+            assert (turn.kind, turn.depth) == (kind, depth)
+
+    def test_a_first_prompt_taken_back_and_put_otherwise_is_a_new_root(self) -> None:
+        """Nothing sampled is kept, so nothing says that it is not another user's session."""
+        for hints, kind in ((Hints(session="one"), Kind.REWOUND), (Hints(), Kind.ROOT)):
+            r = Recording()
+            r.send(U, reply=said("there are three"), hints=hints)
+            turn = r.send(text("user", "list the files"), reply=said("a b c"), hints=hints)
+            assert turn.kind is kind
+
+    def test_a_fork_that_goes_on_where_the_other_thread_ended_is_its_next_turn(self) -> None:
+        for two, kind in ((Hints(session="two"), Kind.FORKED), (Hints(), Kind.APPEND)):
+            r = Recording()
+            r.send(U, reply=said("there are three"), hints=Hints(session="one") if two.session else Hints())
+            turn = r.send(U, said("there are three"), text("user", "sure?"), reply=said("yes"), hints=two)
+            assert turn.kind is kind
+
+    def test_a_summary_that_nothing_recorded_was_asked_for_begins_a_session(self) -> None:
+        """With the session's id it is at least known whose history it replaced."""
+        for hints, kind in ((Hints(session="one"), Kind.SUMMARIZED), (Hints(), Kind.ROOT)):
+            r = Recording()
+            view = (U, said("there are three"), text("user", "and below?"), said("five"), text("user", "go on"))
+            r.send(*view[:3], reply=view[3], hints=hints)
+            r.send(*view, reply=said("gone on"), hints=hints)
+            turn = r.send(text("user", "So far: three here, five below."), said("Understood, I go on."), view[4],
+                          reply=said("done"), hints=hints)  # fmt: skip
+            assert turn.kind is kind
+
+    def test_two_forks_from_one_point_in_another_recording_are_a_next_turn_and_one_taken_back(self) -> None:
+        r = Recording()
+        trunk = (U, said("there are three files in this folder"))
+        r.send(U, reply=trunk[1], run="monday")
+        first = r.send(*trunk, text("user", "list them"), reply=said("a b c"), run="tuesday")
+        second = r.send(*trunk, text("user", "sort them"), reply=said("c b a"), run="wednesday")
+        assert (first.kind, second.kind) == (Kind.APPEND, Kind.REWOUND)
+        assert first.session == second.session
