@@ -45,7 +45,8 @@ class Reader:
             raise ValueError(f"a request body of {len(body)} bytes in place of {row.request_length}")
         if content:
             response_headers, error = json.loads(response)
-            response_body, outcome = rows.response_body(content), Outcome(row.outcome)
+            response_body = rows.response_body(content, lambda ids: self._pieces(connection, ids))
+            outcome = Outcome(row.outcome)
             if segments.digest(response_body) != bytes(row.response_digest):
                 raise ValueError("a response body that differs from its digest")
         else:

@@ -1,13 +1,13 @@
 """A call as a row: which facts stand in columns, which in its packs, and the digest over all of them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any
 
 from sqlalchemy import Row, select
 
-from recorder import schema
+from recorder import idruns, recipe, schema
 from recorder.call import Call, Outcome
 from recorder.glue import glue, unglue
 from recorder.headers import clean_url, kept
@@ -94,12 +94,24 @@ def part(content: bytes) -> tuple[bytes, int]:
     return content[at : at + size], at + size
 
 
-def join_response(call: Call) -> bytes:
-    return join(response_meta(call), glue(call.response_body))
+def join_response(call: Call, run: tuple[int, int, list[int]] | None = None) -> bytes:
+    """`run`: where a run of ids begins, how long it is, and the segments that hold it; None = there is none."""
+    body = call.response_body
+    if run is None:
+        return join(response_meta(call), glue(body))
+    at, size, ids = run
+    return join(response_meta(call), idruns.put(at, recipe.encode(ids), glue(body[:at] + body[at + size :])))
 
 
-def response_body(content: bytes) -> bytes:
-    return unglue(content[part(content)[1] :])
+def response_body(content: bytes, pieces: Callable[[list[int]], list[bytes]]) -> bytes:
+    """`pieces`: segments by their ids."""
+    data = content[part(content)[1] :]
+    told = idruns.get(data)
+    if told is None:
+        return unglue(data)
+    at, ids, rest = told
+    body = unglue(rest)
+    return b"".join((body[:at], *pieces(recipe.decode(ids)), body[at:]))
 
 
 def _json(value: object) -> bytes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
 
-from recorder import database, growing, packs, recipe, rows, schema, segments
+from recorder import database, growing, idruns, packs, recipe, rows, schema, segments
 from recorder.call import Call
 from recorder.growing import Known, Meaning
 from recorder.message import Hints, prefix_hash
@@ -109,8 +109,7 @@ class Writer:
             **(rows.response_columns(call) if finished else rows.OPEN),
         }
         if finished:
-            session.link = packs.add(connection, rows.join_response(call), session.link)
-            values["response_pack"] = session.link.id
+            values["response_pack"] = self._store_response(connection, session, call)
         values["row_digest"] = rows.row_digest(
             {**values, "run_key": run_key, "session_key": session_key},
             meta,
@@ -132,8 +131,8 @@ class Writer:
         if row.response_pack is not None:
             return True
         session = self._session(connection, row.session_key, "")
-        session.link = packs.add(connection, rows.join_response(call), session.link)
-        values: dict[str, object] = {**rows.response_columns(call), "response_pack": session.link.id}
+        pack = self._store_response(connection, session, call)
+        values: dict[str, object] = {**rows.response_columns(call), "response_pack": pack}
         meta = rows.part(self._reader.pack(connection, row.request_pack))[0]
         values["row_digest"] = rows.row_digest({**row._asdict(), **values}, meta, rows.response_meta(call))
         connection.execute(update(schema.call).where(schema.call.c.seq == seq).values(values))
@@ -183,14 +182,35 @@ class Writer:
     def _store_segments(
         self, connection: Connection, session: _Session, meta: bytes, cut: segments.Cut, before: _Last | None
     ) -> tuple[list[int], int]:
+        unknown = self._unknown(connection, cut.digests)
+        pack = self._store_new(connection, session, meta, {d: cut.segment(cut.digests.index(d)) for d in unknown})
+        return [self._ids[d] for d in cut.digests], pack
+
+    def _store_response(self, connection: Connection, session: _Session, call: Call) -> int:
+        """The pack of a response; a run of ids in it is segments of a pack before."""
+        run = None
+        if (found := idruns.cut(call.response_body)) is not None:
+            at, pieces = found
+            named = {segments.digest(piece): piece for piece in pieces}
+            if unknown := self._unknown(connection, list(named)):
+                self._store_new(connection, session, b"", {d: named[d] for d in unknown})
+            run = at, sum(map(len, pieces)), [self._ids[segments.digest(piece)] for piece in pieces]
+        session.link = packs.add(connection, rows.join_response(call, run), session.link)
+        return session.link.id
+
+    def _unknown(self, connection: Connection, digests: Sequence[bytes]) -> list[bytes]:
+        """Those of some segments that are not stored; of all others the ids are known from now on."""
         known = self._ids
-        asked = [d for d in dict.fromkeys(cut.digests) if d not in known]
+        asked = [d for d in dict.fromkeys(digests) if d not in known]
         if asked:
             if len(known) > KNOWN_IDS:
                 known.clear()
-                asked = list(dict.fromkeys(cut.digests))
+                asked = list(dict.fromkeys(digests))
             known.update(_segment_ids(connection, asked))
-        new = {d: cut.segment(cut.digests.index(d)) for d in asked if d not in known}
+        return [d for d in asked if d not in known]
+
+    def _store_new(self, connection: Connection, session: _Session, meta: bytes, new: Mapping[bytes, bytes]) -> int:
+        """A pack with these segments behind `meta`; its id."""
         content = rows.join(meta, b"".join(new.values()))
         session.link = packs.add(connection, content, session.link)
         if new:
@@ -200,8 +220,8 @@ class Writer:
                 places.append({"digest": name, "pack": session.link.id, "start": start, "length": len(data)})
                 start += len(data)
             connection.execute(database.ignoring_duplicates(connection, schema.segment), places)
-            known.update(_segment_ids(connection, list(new)))
-        return [known[d] for d in cut.digests], session.link.id
+            self._ids.update(_segment_ids(connection, list(new)))
+        return session.link.id
 
     def _store_prefix(self, connection: Connection, meaning: Meaning) -> tuple[bytes | None, bytes | None]:
         """Store the nodes of the trie that are not there yet; the ids of root and leaf."""
