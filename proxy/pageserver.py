@@ -66,8 +66,12 @@ class PageServer:
         self._lock = threading.Lock()
         self._fresh = False
         self._seen: set[int] = set()
-        self._pending = self._read_all()
         self._socket = _listen(port)
+        try:
+            self._pending = self._read_all()
+        except BaseException:
+            self._socket.close()
+            raise
         self._server = _server(self._app())
         self._follower = threading.Thread(target=self._follow, args=(calls,), daemon=True)
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), daemon=True)
