@@ -1,7 +1,12 @@
 """Each format read back the way its trainer reads it: the same tokens in the same contexts, masks, advantages.
 
 The code in a format's docstring is what its users are told to run: it runs here. Where a trainer's own types are
-needed for it, stand-ins have the fields that the trainer documents.
+needed for it, stand-ins have the fields that the trainer documents. TRL and datasets are the real ones
+(test_export_trl.py). The same rows went once, by hand, through the trainers' own code with the same outcome: axolotl
+0.19.0 `_is_dataset_already_tokenized`; LLaMA-Factory 0.9.5 `has_tokenized_data`, `get_dataset_module`; torchtune 0.6.1
+`padded_collate_sft`; verl 0.9.1 `SFTTensorCollator`; SkyRL 0.3.0 `validate_generator_output` (step-wise),
+`convert_prompts_responses_to_batch_tensors`; Tinker 0.38 `Datum`, `ModelInput`, `TensorData`; prime-rl's structs over
+msgspec. slime's Sample was read, not run.
 """
 
 import json
