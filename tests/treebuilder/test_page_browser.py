@@ -51,6 +51,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(long_session(), folder / "long.html")
     write(hostile_session(), folder / "hostile.html")
     write(switching_session(), folder / "switching.html")
+    image = Recording()
+    image.send(Message("user", (Block("image", "b2:1", "image/png"), Block("image", "b2:2", "image/png"))))
+    write(image.tree, folder / "image.html", images={"b2:1": PIXEL})
     return folder
 
 
@@ -86,6 +89,12 @@ def switching_session() -> Trajectory:
         made.send(*history, reply=said(f"from {len(history)}"), head=Head(model, (), ()))
         history += [said(f"from {len(history)}"), text("user", f"go on {len(history)}")]
     return made.tree
+
+
+PIXEL = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5E"
+    "rkJggg=="
+)
 
 
 class Opened:
@@ -440,6 +449,13 @@ def test_a_thousand_calls_open_at_once_and_only_the_rows_in_sight_exist(opened: 
       return slowest;
     }""")
     assert slowest < 250  # ms; about 20 on two quiet cores
+
+
+def test_an_image_is_shown_where_its_data_is_known_and_named_where_not(opened: Opener) -> None:
+    page = opened("image", "#call=1")
+    assert page.eval_on_selector(".block img", "async (one) => { await one.decode(); return one.naturalWidth; }") == 1
+    assert page.locator(".block img").count() == 1
+    assert "b2:2" in panel(page)
 
 
 def test_hostile_content_stays_text(opened: Opener) -> None:
