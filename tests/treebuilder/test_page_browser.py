@@ -25,7 +25,7 @@ pytestmark = [
 ]
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 OPEN_LIMIT_S = 3.0
-"""For a page of 1,000 calls, until its rows can be seen; it takes 0.3 s on two quiet cores."""
+"""For a page of 1,000 calls, until its rows can be seen: 0.7 to 1.4 s on two busy cores."""
 
 
 @pytest.fixture(scope="module")
@@ -448,7 +448,7 @@ def test_a_thousand_calls_open_at_once_and_only_the_rows_in_sight_exist(opened: 
       }
       return slowest;
     }""")
-    assert slowest < 250  # ms; about 20 on two quiet cores
+    assert slowest < 500  # ms, of 60 jumps: about 100 on two busy cores, 30 in the middle
 
 
 def test_an_image_is_shown_where_its_data_is_known_and_named_where_not(opened: Opener) -> None:
