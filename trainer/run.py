@@ -152,9 +152,12 @@ def _referenced(
 
 
 def _rewarded(plans: Sequence[Plan]) -> None:
-    """TrainError where nobody said which rollouts were better."""
+    """TrainError where nobody said which rollouts were better, or none was."""
     samples = [sample for one in plans for sample in one.samples]
     if all(sample.reward is None and sample.advantage == 1.0 for sample in samples):
         raise TrainError(
             f"grpo: expected rewards, got none in {len(plans)} episodes; memorywalker reward SESSION VALUE"
         )
+    if all(sample.advantage == 0.0 for sample in samples):
+        expected = "rollouts that earned more and less than others of their group"
+        raise TrainError(f"grpo: expected {expected}, got advantage 0 in all {len(plans)} episodes")

@@ -271,6 +271,9 @@ def test_grpo_without_rewards_is_refused(tmp_path: Path) -> None:
     source = Source.of([Sample([1, 2], [3])])
     with pytest.raises(TrainError, match=r"^grpo: expected rewards, got none in 1 episodes; memorywalker reward"):
         train(source, model="tiny", out=tmp_path / "m", settings=Settings(objective="grpo"))
+    alone = Source.of([Sample([1, 2], [3], 0.0, reward=5.0)])
+    with pytest.raises(TrainError, match=r"^grpo: expected rollouts that earned more .*, got advantage 0 in all 1 "):
+        train(alone, model="tiny", out=tmp_path / "m", settings=Settings(objective="grpo"))
     assert list(tmp_path.iterdir()) == []
 
 
