@@ -37,6 +37,8 @@ class New:
     opaque: str = ""
     node: Node | None = None
     """The whole prefix; None = no message."""
+    near: int | None = None
+    """A recent turn whose prefix was seen at once to stand whole in front; None = none was."""
 
     @property
     def head(self) -> Head:

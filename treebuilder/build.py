@@ -76,7 +76,7 @@ class Builder:
             new.opaque = "server edited the context: " + ", ".join(exchange.reply.server_edits)
         before = self._delta_of(new)
         if before is None:
-            new.node = self.state.locate(scope, exchange.messages)
+            new.node = self.state.locate(new)
             return new
         turn = self.state.turns[before]
         trie = self.state.trie
@@ -110,10 +110,11 @@ class Builder:
     def _judge(self, new: New) -> Turn:
         key, lane = key_and_lane(new.hints)
         every = self.state.lines.get(new.scope, ())
-        mine = next((line for line in every if line.key == key and line.lane == lane), None)
-        if new.opaque.startswith(UNRECORDED) and mine is not None:
-            why = ("wire:items behind a reply that was not recorded",)
-            return make_turn(self.state, new, mine, Verdict(Kind.UNKNOWN, 0.3, why))
+        if new.opaque.startswith(UNRECORDED) and new.depth == len(new.fresh):
+            mine = next((line for line in every if line.key == key and line.lane == lane), None)
+            if mine is not None:
+                why = ("wire:items behind a reply that was not recorded",)
+                return make_turn(self.state, new, mine, Verdict(Kind.UNKNOWN, 0.3, why))
         said = said_outright(new, structural=self.state.structural)
         if said is not None and said.kind is Kind.SIDE_CALL:
             return make_turn(self.state, new, self.state.line(new, "title", "title"), said)

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from recorder.call import Call
+from recorder.message import Message
 from treebuilder.arrival import New
 from treebuilder.lineage import ABSENT, NEAR, Line, Mark, Match, as_messages, delegated, echo_at
-from treebuilder.node import shared
+from treebuilder.node import Node, shared
 from treebuilder.quotes import quote
 from treebuilder.state import State, replied
-from treebuilder.tree import Kind
+from treebuilder.tree import Kind, Turn
 
 
 @dataclass(slots=True, eq=False)
@@ -26,10 +27,20 @@ class Found:
 def find(state: State, new: New, lines: Sequence[Line]) -> Found | None:
     """The turn that this call continues, or else the one of which it keeps most."""
     best: Found | None = None
+    fronts: dict[int, Node | None] = {}
+    if new.near is not None and len(lines) > 1:
+        near = state.line_of[new.near]
+        lines = sorted(lines, key=lambda line: line is not near)  # most others then need no more than a look
     for line in lines:
         for mark in reversed(line.marks):
-            if best is not None and best.rank > 1 and mark.depth < best.shared:
-                continue  # cannot hold as much
+            depth = mark.depth
+            if best is not None and best.rank > 1:
+                if not best.shared <= depth <= new.depth:
+                    continue  # cannot hold as much, or is not held whole
+                if depth not in fronts:
+                    fronts[depth] = new.node.ancestor(depth) if new.node is not None else None
+                if fronts[depth] is not mark.node:
+                    continue
             found = compare(state, new, line, mark)
             if best is None or _order(state, new, found) >= _order(state, new, best):
                 best = found
@@ -123,6 +134,8 @@ def strayed(state: State, new: New, found: Found) -> str:
         results = "\n".join(b.plain for m in new.messages(found.shared) for b in m.blocks if b.kind == "tool_result")
         if results and quote(report, results).found:
             return "link:a tool result quotes its last reply"
+    if found.rank == 4 and replied(last) and _answered_otherwise(after, new.messages(found.shared), found.shared):
+        return "link:the same tool calls have other results there"
     if overlap(new.call, last.call):
         return "structure:both were in flight together"
     if after[0].kind in (Kind.REWOUND, Kind.DELETED) and after[0].edit is not None and after[0].edit.evicted:
@@ -130,6 +143,18 @@ def strayed(state: State, new: New, found: Found) -> str:
         if found.rank == 4 or any(m.digest in kept for m in base.messages[after[0].prefix :]):
             return "structure:what it had dropped stands in the other thread's next prefix"
     return ""
+
+
+def _answered_otherwise(after: Sequence[Turn], added: Sequence[Message], front: int) -> bool:
+    """Both answer the same tool calls, with other results, and the newer holds nothing that was said to the older."""
+    theirs = {b.id: b for m in after[-1].messages[front:] for b in m.blocks if b.kind == "tool_result" and b.id}
+    mine = {b.id: b for m in added for b in m.blocks if b.kind == "tool_result" and b.id}
+    same = theirs.keys() & mine.keys()
+    return bool(same) and all(theirs[i] != mine[i] for i in same) and not any(_repeated(turn, added) for turn in after)
+
+
+def _repeated(turn: Turn, messages: Sequence[Message]) -> bool:
+    return any(echo_at(turn.reply, messages, i).count for i in range(len(messages)))
 
 
 def delegator(state: State, new: New) -> tuple[int | None, str]:

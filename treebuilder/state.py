@@ -43,16 +43,17 @@ class State:
     heads: dict[tuple[str, bytes], Head] = field(default_factory=dict)
     """Model and digest -> the head kept for all turns that share it: tools are the larger part of most requests."""
 
-    def locate(self, scope: str, messages: tuple[Message, ...]) -> Node | None:
-        """The node of a whole prefix. What it shares with a recent call of the scope is not walked message by message:
+    def locate(self, new: New) -> Node | None:
+        """The node of a prefix that was sent whole. What it shares with a recent call is not walked message by message:
         a parser gives equal messages as the same objects, and those are compared at once."""
-        lines = self.lines.get(scope, ())
+        lines, messages = self.lines.get(new.scope, ()), new.fresh
         count = len(messages)
         for line in reversed(lines):
             for mark in reversed(line.marks):
                 sent = mark.sent
                 at = len(sent)
                 if 0 < at <= count and messages[at - 1] is sent[-1] and at == mark.depth and _begins(sent, messages):
+                    new.near = mark.turn
                     return self.trie.grow(mark.node, messages[at:])
         whole = [m for line in lines for m in line.marks if m.node is not None and len(m.sent) == m.node.depth]
         whole.sort(key=lambda mark: mark.turn)
