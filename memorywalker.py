@@ -559,6 +559,7 @@ def export(
 ) -> None:
     """Write training data: each branch of the tree once, each sampled token trained once."""
     from trainer.export import export as write
+    from trainer.export.folder import unfinished_of
     from trainer.inspect import find
     from trainer.models import load_tokenizer
     from trainer.render import Renderer
@@ -587,23 +588,28 @@ def export(
                 )
                 _inspected(found, renderer, wide=wide)
                 return
-            manifest = write(
-                forest.trees(),
-                renderer,
-                out=out,
-                sessions=forest.wanted,
-                format=format,
-                tokenizer=tokenizer,
-                source=_db(db),
-                choice=choice,
-                rollouts=rollouts,
-                split=parts,
-                state=_state(store),
-                shard_rows=shard_rows,
-                overwrite=overwrite,
-                resume=resume,
-                progress=tick,
-            )
+            try:
+                manifest = write(
+                    forest.trees(),
+                    renderer,
+                    out=out,
+                    sessions=forest.wanted,
+                    format=format,
+                    tokenizer=tokenizer,
+                    source=_db(db),
+                    choice=choice,
+                    rollouts=rollouts,
+                    split=parts,
+                    state=_state(store),
+                    shard_rows=shard_rows,
+                    overwrite=overwrite,
+                    resume=resume,
+                    progress=tick,
+                )
+            except KeyboardInterrupt:
+                if unfinished_of(out).exists():
+                    sys.stderr.write("memorywalker: cut short; the same command with --resume goes on\n")
+                raise
     if json:
         _line(manifest.json().decode())
         return
