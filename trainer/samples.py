@@ -125,6 +125,8 @@ class Selection:
     """Calls looked at, each of which is a sample, excused or silent."""
     mismatches: tuple[Mismatch, ...] = ()
     """Samples whose served ids differ from the template's."""
+    family: str = ""
+    """The first of the sessions that share a trunk with this one."""
     split: str = ""
     """The part of the dataset it goes to; empty = there are no parts."""
 
@@ -243,6 +245,7 @@ def _select(
         silent=silent,
         fallbacks=fallbacks,
         calls=calls,
+        family=trajectory.sessions[0] if trajectory.turns else "",
         mismatches=tuple(
             Mismatch(one.turn.call.seq, one.rendered.differs)
             for one in chosen.values()

@@ -123,7 +123,8 @@ def from_export(path: Path, *, max_tokens: int | None = None) -> Source:
         listed = [turns[turn] for turn in sorted(turns)]
         members = tuple(_sample(trajectory, places) for places in listed)
         kinds = tuple(places[0][1].kind for places in listed)
-        found.append(Episode(trajectory, members, kinds, listed[0][0][0].split))
+        first = listed[0][0][0]
+        found.append(Episode(trajectory, members, kinds, first.family, first.split))
     return _within(found, Counter(excused), [], max_tokens)
 
 
@@ -147,6 +148,10 @@ class _Row:
     logprobs: list[float | None]
     spans: tuple[_Span, ...]
     split: str
+    rollout: str | None
+    reward: float | None
+    group: str | None
+    family: str
 
     @classmethod
     def read(cls, line: bytes, split: str) -> _Row:
@@ -156,7 +161,10 @@ class _Row:
         logprobs = row["logprobs"]
         assert isinstance(logprobs, list)
         spans = tuple(_Span(**{name: owner[name] for name in _Span.__slots__}) for owner in owners)
-        return cls(str(row["trajectory"]), np.asarray(row["input_ids"], dtype=np.int32), logprobs, spans, split)
+        ids = np.asarray(row["input_ids"], dtype=np.int32)
+        rollout, reward, group = (row.get(name) for name in ("rollout", "reward", "group"))
+        family = str(row.get("family", ""))
+        return cls(str(row["trajectory"]), ids, logprobs, spans, split, rollout, reward, group, family)
 
 
 def _sample(trajectory: str, places: list[tuple[_Row, _Span]]) -> Sample:
@@ -171,7 +179,9 @@ def _sample(trajectory: str, places: list[tuple[_Row, _Span]]) -> Sample:
         row.ids[start : last.stop],
         last.advantage,
         [value for value in known if value is not None] if None not in known else None,
-        rollout=trajectory,
+        reward=row.reward,
+        group=row.group,
+        rollout=row.rollout or trajectory,
         thread=last.thread,
         call=last.call,
     )

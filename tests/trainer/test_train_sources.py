@@ -11,6 +11,7 @@ from recorder.importing import read_har
 from trainer.export import export
 from trainer.models import load_tokenizer
 from trainer.render import Renderer
+from trainer.rollouts import Rollout
 from trainer.sources import Source, from_export, from_trajectories
 from treebuilder.build import build
 from treebuilder.tree import Trajectory
@@ -57,6 +58,25 @@ def test_an_export_gives_back_the_episodes_it_was_made_from(tmp_path: Path, rend
     assert told(again) == told(direct)
     assert dict(again.excused) == dict(direct.excused)
     assert again.sampled_tokens == direct.sampled_tokens
+
+
+def test_what_a_rollout_earned_comes_back_from_an_export(
+    tmp_path: Path, trajectory: Trajectory, renderer: Renderer
+) -> None:
+    (session,) = trajectory.sessions
+    export([trajectory], renderer, out=tmp_path / "rows", rollouts={session: Rollout(0.25, "task", -0.5)})
+    (episode,) = from_export(tmp_path / "rows").episodes
+    assert {(s.reward, s.group, s.advantage, s.rollout) for s in episode.samples} == {(0.25, "task", -0.5, session)}
+
+
+def test_sessions_that_share_a_trunk_are_one_family_in_an_export_too(tmp_path: Path, renderer: Renderer) -> None:
+    names = ("opencode/fork_anthropic", "opencode/tools_anthropic")
+    families = [build(read_har(CAPTURES / f"{name}.har")) for name in names]
+    direct = from_trajectories(families, renderer)
+    export(families, renderer, out=tmp_path / "rows")
+    again = from_export(tmp_path / "rows")
+    assert [(e.name, e.family) for e in again.episodes] == [(e.name, e.family) for e in direct.episodes]
+    assert len({e.family for e in again.episodes}) == 2 < len(again.episodes)
 
 
 def test_a_folder_that_is_no_export_is_refused(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@
     rollout        str            the session whose rollout this is part of; a subagent's is the one that started it
     reward         float | null   of that rollout; null = none was given
     group          str | null     rollouts of the same group are compared with each other; null = with none
+    family         str            the same for all sessions that share a trunk: evaluate on other families than train
 
 A call stands in the owners of one row, or of two where the same tokens were sampled twice and then went apart.
 """
@@ -79,6 +80,7 @@ SCHEMA = pa.schema(
         ("rollout", pa.string()),
         ("reward", pa.float64()),
         ("group", pa.string()),
+        ("family", pa.string()),
     ]
 )
 
@@ -134,6 +136,7 @@ def _record(session: str, selection: Selection, row: Row, sampled: Mapping[int, 
         "rollout": None if of.rollout is None else str(of.rollout),
         "reward": of.reward,
         "group": None if of.group is None else str(of.group),
+        "family": selection.family,
     }
     return Record(fields, tokens=len(row), trained=sum(o.stop - o.start for o in row.owners))
 
