@@ -5,6 +5,8 @@ that a count of leading messages means the same in every tool. What a model cann
 signatures, item ids) is left out by the rules named in `recorder.canonical`.
 """
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -143,10 +145,15 @@ class Usage:
 class Served:
     """Token identity given by the engine itself (vLLM `return_token_ids`, our gateway)."""
 
-    prompt_ids: tuple[int, ...] | None
+    prompt_ids: Sequence[int] | None
+    """An array after construction: four bytes an id, for every call of a session serves them all again."""
     completion_ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None
     """Nats, one per completion token; None = the engine gave none, not 0."""
+
+    def __post_init__(self) -> None:
+        if self.prompt_ids is not None:
+            object.__setattr__(self, "prompt_ids", array("i", self.prompt_ids))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ prompt is no prefix of either, the call is refused with the reason: a split is e
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -101,13 +101,13 @@ class Renderer:
         texts = [text for block in reply.message.blocks for text in (block.name, block.text) if text]
         return sum(len(self.segments.encode_after("", self.segments.escape(text))) for text in texts)
 
-    def _served(self, served: Served, prompt_ids: tuple[int, ...]) -> Rendered:
+    def _served(self, served: Served, prompt_ids: Sequence[int]) -> Rendered:
+        prompt, completion = (np.array(ids, dtype=np.int32) for ids in (prompt_ids, served.completion_ids))
         size = len(self.tokenizer)
-        beyond = next((i for i in (*prompt_ids, *served.completion_ids) if i >= size), None)
+        beyond = next((int(ids[ids >= size][0]) for ids in (prompt, completion) if (ids >= size).any()), None)
         if beyond is not None:
             raise RenderError(f"served ids: expected ids below {size}, the tokenizer's size, got {beyond}")
         logprobs = None if served.logprobs is None else np.array(served.logprobs, dtype=np.float64)
-        prompt, completion = (np.array(ids, dtype=np.int32) for ids in (prompt_ids, served.completion_ids))
         return Rendered(prompt, completion, logprobs, "served", frozenset())
 
     def _differs(self, got: Rendered, exchange: Exchange) -> Difference | None:

@@ -47,4 +47,6 @@ class Gathered:
 
 
 def _ints(values: list[object]) -> tuple[int, ...] | None:
-    return tuple(v for v in values if isinstance(v, int)) if all(isinstance(v, int) for v in values) else None
+    """None where one is no id: those are 0 to 2^31 - 1."""
+    ids = tuple(v for v in values if isinstance(v, int) and 0 <= v < 1 << 31)
+    return ids if len(ids) == len(values) else None

@@ -3,6 +3,7 @@
 import json
 import random
 import sqlite3
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +16,10 @@ from storecalls import CALL
 
 from recorder import idruns
 from recorder.call import Call
+from recorder.message import Served
 from recorder.store import Store
 from recorder.wire import read
+from recorder.wire.served import Gathered
 
 
 def session(calls: int, *, first: int = 4000, more: int = 200, spaces: bool = True) -> Iterator[Call]:
@@ -129,3 +132,18 @@ def test_an_edit_in_the_middle_moves_no_later_cut() -> None:
     ]
     old, new = ({*one[1]} for one in pieces if one)
     assert len(new - old) == 1
+
+
+def test_a_prompts_ids_take_four_bytes_each() -> None:
+    served = Served(tuple(range(100_000)), (1,), None)
+    assert served.prompt_ids is not None
+    assert sys.getsizeof(served.prompt_ids) < 401_000
+    assert served == Served(tuple(range(100_000)), (1,), None)
+    assert served != Served(tuple(range(1, 100_001)), (1,), None)
+
+
+@pytest.mark.parametrize("strange", [-1, 1 << 31, "1", 1.5])
+def test_what_is_no_id_makes_no_prompt(strange: object) -> None:
+    gathered = Gathered()
+    gathered.take({"prompt_token_ids": [1, strange], "token_ids": [7]})
+    assert gathered.served() == Served(None, (7,), None)
