@@ -35,6 +35,7 @@ class Change(StrEnum):
     THINKING_GONE = "thinking gone"
     TEXT = "text came or went"
     CALL = "tool call changed"
+    CALL_CAME = "tool calls put in"
     SYSTEM = "system message changed"
     GREW = "blocks added behind"
     BLANKS = "blanks at a text's end"
@@ -142,6 +143,9 @@ def _changes(old: Message, new: Message, *, last: bool) -> set[Change]:
                 found.add(Change.CALL)
             case _:
                 found.add(Change.TEXT)
+    known = {b.id for b in gone if b.kind == "tool_call"}
+    if any(b.kind == "tool_call" and b.id and b.id not in known for b in came) and Change.CALL not in found:
+        found.add(Change.CALL_CAME)
     if any(b.kind in ("text", "image", "other") for b in came):
         found.add(Change.TEXT)
     if Change.THINKING_GONE in found:
@@ -232,6 +236,8 @@ def judge(
         if edit.hunks[0].old_start == 0:
             return Verdict(Kind.SYSTEM_CHANGED, 0.9, ("structure:leading system message differs",))
         return Verdict(Kind.REMINDER_MOVED, 0.8, ("structure:system message changed in place",))
+    if s.changes[Change.CALL_CAME]:
+        return Verdict(Kind.UNKNOWN, 0.5, (f"structure:{Change.CALL_CAME} x{s.changes[Change.CALL_CAME]}",))
     if s.changes[Change.TEXT] or s.put_in:
         return Verdict(Kind.REMINDER_MOVED, 0.85, (f"structure:text changed in place, {s.put_in} messages put in",))
     if s.changes[Change.BLANKS]:

@@ -15,11 +15,11 @@ def said_outright(new: New, *, structural: bool) -> Verdict | None:
         return Verdict(Kind.SUMMARY_REQUEST, 1.0, (f"wire:{trigger}",))
     if hints.compaction or hints.request_class == "compaction":
         return Verdict(Kind.SUMMARY_REQUEST, 1.0, (f"header:x-claude-code-compaction={hints.compaction or 'yes'}",))
-    if hints.request_class == "auxiliary":
-        return Verdict(Kind.SIDE_CALL, 1.0, ("header:x-claude-code-request-class=auxiliary",))
+    if hints.request_class in ("auxiliary", "side_reply"):
+        return Verdict(Kind.SIDE_CALL, 1.0, (f"header:x-claude-code-request-class={hints.request_class}",))
     if structural:
         return None
-    words = wording.asks_for_title(new.head, new.fresh)
+    words = wording.asks_for_title(new.head, new.fresh) or wording.asks_aside(new.fresh)
     if words:
         return Verdict(Kind.SIDE_CALL, 0.95, (f"wording:{words}",))
     words = wording.asks_for_summary(new.head, new.fresh)

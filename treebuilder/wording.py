@@ -14,6 +14,7 @@ TITLE_SYSTEM = (
     "Generate a short title",
     "generate a concise title",
 )  # OpenCode 1.18, Claude Code 2.1
+ASIDE = ("[SUGGESTION MODE:",)  # Claude Code 2.1: what might the user type next?
 SUMMARY_REQUEST = (
     "CRITICAL: Respond with TEXT ONLY",  # Claude Code 2.1
     "CONTEXT CHECKPOINT COMPACTION",  # Codex 0.17x
@@ -31,7 +32,7 @@ CLEARED = (
     "Tool result saved to",
 )
 
-KNOWN = (*TITLE_SYSTEM, *SUMMARY_REQUEST, *SUMMARY_SYSTEM, *SUMMARIZED, *CLEARED)
+KNOWN = (*TITLE_SYSTEM, *ASIDE, *SUMMARY_REQUEST, *SUMMARY_SYSTEM, *SUMMARIZED, *CLEARED)
 """All of it: what a scrubbed recording keeps, so that its tree stays the same."""
 
 
@@ -51,16 +52,23 @@ def asks_for_title(head: Head, messages: tuple[Message, ...]) -> str:
     return says([*head.system, *(b for m in messages[:2] if m.role == "system" for b in m.blocks)], TITLE_SYSTEM)
 
 
+def asks_aside(messages: tuple[Message, ...]) -> str:
+    """The newest prompt is the harness's own, beside the conversation."""
+    return says(_newest(messages), ASIDE)
+
+
 def asks_for_summary(head: Head, messages: tuple[Message, ...]) -> str:
     """Only the newest user text counts: an old request can stand in a forked history."""
     found = says(head.system, SUMMARY_SYSTEM)
     if found:
         return found
-    for message in reversed(messages):
-        if message.role == "system":
-            continue
-        return says((b for b in message.blocks if b.kind == "text"), SUMMARY_REQUEST) if message.role == "user" else ""
-    return ""
+    return says(_newest(messages), SUMMARY_REQUEST)
+
+
+def _newest(messages: tuple[Message, ...]) -> list[Block]:
+    """Text of the last message but system messages, where it is the user's."""
+    last = next((m for m in reversed(messages) if m.role != "system"), None)
+    return [b for b in last.blocks if b.kind == "text"] if last is not None and last.role == "user" else []
 
 
 def is_summarized(messages: tuple[Message, ...]) -> str:

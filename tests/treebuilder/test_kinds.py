@@ -337,3 +337,25 @@ class TestLimitsOfStructure:
         second = r.send(*trunk, text("user", "sort them"), reply=said("c b a"), run="wednesday")
         assert (first.kind, second.kind) == (Kind.APPEND, Kind.REWOUND)
         assert first.session == second.session
+
+
+def test_a_suggestion_for_the_next_prompt_is_an_aside_by_its_words_or_its_class() -> None:
+    words = text("user", "[SUGGESTION MODE: Suggest what the user might naturally type next into Claude Code.]")
+    for asked, hints in ((words, Hints(session="one")), (U, Hints(session="one", request_class="side_reply"))):
+        r = Recording()
+        r.send(U, reply=said("there are three"), hints=Hints(session="one"))
+        aside = r.send(U, said("there are three"), asked, reply=said("list them"), hints=hints)
+        turn = r.send(U, said("there are three"), text("user", "sure?"), reply=said("yes"), hints=Hints(session="one"))
+        assert (aside.kind, turn.kind, turn.parent) == (Kind.SIDE_CALL, Kind.APPEND, 0)
+
+
+@BOTH
+def test_a_tool_call_that_comes_back_into_the_middle_is_of_no_known_kind(structural: bool) -> None:
+    """A session resumed in the middle of a turn lost the call; resumed again, it had it."""
+    r = Recording(structural=structural)
+    part, both = Block("text", "I look at b."), Block("tool_call", '{"path":"b"}', "read", "t1")
+    r.send(U, Message("assistant", (part,)), text("user", "go on"), reply=said("I went on a bit"))
+    whole = Message("assistant", (part, both))
+    behind = Message("user", (*result("t1", "beta").blocks, Block("text", "go on")))
+    turn = r.send(U, whole, behind, said("I went on a bit"), text("user", "and now?"))
+    assert (turn.kind, turn.prefix) == (Kind.UNKNOWN, 1)
