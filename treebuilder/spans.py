@@ -96,9 +96,8 @@ def spans(hunks: Sequence[Hunk]) -> Told:
     inserted: list[Span] = []
     stayed: list[tuple[Span, Span]] = []
     for hunk in hunks:
-        gone, new, equal = _unmatched(hunk)
-        stayed.extend((a.span(), b.span()) for a, b in equal)
-        for a, b in _changed_in_place(gone, new):
+        pairs, gone, new = _counterparts(hunk)
+        for a, b in pairs:
             start, stop_a, stop_b = _inner(a.block.plain, b.block.plain)
             stayed.append((a.span(0, start), b.span(0, start)))
             stayed.append((a.span(stop_a), b.span(stop_b)))
@@ -121,37 +120,44 @@ def spans(hunks: Sequence[Hunk]) -> Told:
         else:
             evicted.append(piece.span())
     inserted.extend(piece.span() for piece in came)
-    told = sorted(((a, b) for a, b in stayed if a.chars), key=lambda pair: _place(pair[0]))
-    return tuple(sorted(evicted, key=_place)), tuple(sorted(inserted, key=_place)), tuple(moved), _in_order(told)
-
-
-def _in_order(pairs: list[tuple[Span, Span]]) -> Pairs:
-    places = {place: i for i, place in enumerate(sorted(_place(b) for _, b in pairs))}
-    kept = increasing([(i, places[_place(b)]) for i, (_, b) in enumerate(pairs)])
-    return tuple(pairs[i] for i, _ in kept)
+    told = tuple(pair for pair in stayed if pair[0].chars)
+    return tuple(sorted(evicted, key=_place)), tuple(sorted(inserted, key=_place)), tuple(moved), told
 
 
 def _place(span: Span) -> tuple[int, int, int]:
     return span.message, span.block, span.start
 
 
-def _unmatched(hunk: Hunk) -> tuple[list[_Piece], list[_Piece], list[tuple[_Piece, _Piece]]]:
-    """Blocks of a hunk that have no equal on the other side, in order; and equal blocks in equal order."""
+def _counterparts(hunk: Hunk) -> tuple[list[tuple[_Piece, _Piece]], list[_Piece], list[_Piece]]:
+    """Blocks of a hunk that are one block on both sides, equal or changed, in one order; and those left over."""
     gone = _pieces(hunk.removed, hunk.old_start)
     new = _pieces(hunk.inserted, hunk.new_start)
     if not gone or not new:
-        return gone, new, []
-    at: dict[bytes, list[int]] = {}
-    for j in range(len(new) - 1, -1, -1):
-        at.setdefault(new[j].hash, []).append(j)
-    pairs = [(i, at[p.hash].pop()) for i, p in enumerate(gone) if at.get(p.hash)]
-    kept = increasing(pairs)
-    kept_a, kept_b = {i for i, _ in kept}, {j for _, j in kept}
-    return (
-        [p for i, p in enumerate(gone) if i not in kept_a],
-        [p for j, p in enumerate(new) if j not in kept_b],
-        [(gone[i], new[j]) for i, j in kept],
-    )
+        return [], gone, new
+    place_a, place_b = ({id(p): i for i, p in enumerate(side)} for side in (gone, new))
+    at: dict[bytes, list[_Piece]] = {}
+    for piece in reversed(new):
+        at.setdefault(piece.hash, []).append(piece)
+    pairs = _in_order([(p, at[p.hash].pop()) for p in gone if at.get(p.hash)], place_a, place_b)
+    rest_a, rest_b = _left_over(gone, new, pairs)
+    changed = sorted([*pairs, *_changed_in_place(rest_a, rest_b)], key=lambda pair: place_a[id(pair[0])])
+    pairs = _in_order(changed, place_a, place_b)
+    return pairs, *_left_over(gone, new, pairs)
+
+
+def _in_order(
+    pairs: list[tuple[_Piece, _Piece]], place_a: dict[int, int], place_b: dict[int, int]
+) -> list[tuple[_Piece, _Piece]]:
+    """The most of these pairs that keep one order; their first members do already."""
+    by_places = {(place_a[id(a)], place_b[id(b)]): (a, b) for a, b in pairs}
+    return [by_places[places] for places in increasing(list(by_places))]
+
+
+def _left_over(
+    gone: list[_Piece], new: list[_Piece], pairs: list[tuple[_Piece, _Piece]]
+) -> tuple[list[_Piece], list[_Piece]]:
+    taken = {id(p) for pair in pairs for p in pair}
+    return [p for p in gone if id(p) not in taken], [p for p in new if id(p) not in taken]
 
 
 def _changed_in_place(gone: list[_Piece], new: list[_Piece]) -> list[tuple[_Piece, _Piece]]:

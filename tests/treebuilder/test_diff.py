@@ -97,3 +97,19 @@ def test_what_is_neither_evicted_nor_moved_adds_up(old: list[Message], new: list
     size_new = sum(len(b.plain) for m in new for b in m.blocks)
     moved = sum(a.chars for a, _ in edit.moved)
     assert size_old - edit.evicted_chars - moved == size_new - edit.inserted_chars - moved
+
+
+@settings(max_examples=200, deadline=None)
+@given(MESSAGES, MESSAGES)
+def test_each_character_of_a_hunk_left_moved_or_stayed_and_what_stayed_is_equal_and_in_order(
+    old: list[Message], new: list[Message]
+) -> None:
+    edit = diff(old, new)
+    inside = sum(len(b.plain) for hunk in edit.hunks for m in hunk.removed for b in m.blocks)
+    moved = sum(a.chars for a, _ in edit.moved)
+    assert inside == edit.evicted_chars + moved + sum(a.chars for a, _ in edit.stayed)
+    for a, b in edit.stayed:
+        text = old[a.message].blocks[a.block].plain[a.start : a.stop]
+        assert text == new[b.message].blocks[b.block].plain[b.start : b.stop] != ""
+    places = [(b.message, b.block, b.start) for _, b in edit.stayed]
+    assert places == sorted(places)
