@@ -1,10 +1,12 @@
 """A dataset in several files: cut between families, resumed where it was cut short, the same bytes every time."""
 
 import gc
+import json
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import orjson
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +17,7 @@ from recorder.errors import ExportError
 from trainer.export import FORMATS, export
 from trainer.export.folder import unfinished_of
 from trainer.export.journal import JOURNAL
+from trainer.export.shards import line
 from trainer.split import Split
 from treebuilder.tree import Kind, Trajectory
 
@@ -134,6 +137,12 @@ def test_a_second_export_to_the_same_place_is_refused_while_the_first_runs(tmp_p
 
     export(Second([compacted()]), renderer("qwen3"), out=tmp_path / "d")
     assert [p.name for p in tmp_path.iterdir()] == ["d"]
+
+
+def test_a_line_that_orjson_refuses_is_the_same_json() -> None:
+    content = {"ids": np.array([1, 2], dtype=np.int32), "logprobs": np.array([-0.5, np.nan])}
+    assert orjson.loads(line(content | {"id": "x"})) == {"ids": [1, 2], "logprobs": [-0.5, None], "id": "x"}
+    assert json.loads(line(content | {"id": "\ud83d"})) == {"ids": [1, 2], "logprobs": [-0.5, None], "id": "\ud83d"}
 
 
 def test_one_family_at_a_time_is_in_memory(tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ import json
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,7 +41,8 @@ def line(value: object) -> bytes:
 
 
 def _plain(value: object) -> object:
-    return value.tolist() if hasattr(value, "tolist") else asdict(value)  # type: ignore[call-overload]
+    assert isinstance(value, np.ndarray)
+    return [None if x != x else x for x in value.tolist()]
 
 
 @dataclass(slots=True)
