@@ -24,8 +24,9 @@ EDIT = "edit"
 """An edit whose kind nobody said."""
 RETOKENISED = "retokenisation"
 """Messages only grew and their text is the same, in other tokens: decoded text was encoded again."""
-TEMPLATE = "template"
-"""Messages only grew, yet their text changed: the chat template tells a reply otherwise once it is history."""
+TEMPLATE = "template/client"
+"""Messages only grew, yet the text of a reply changed: the chat template tells it otherwise once it is history, or the
+client sent it back so (Claude Code: the arguments of a tool call in another order, a default filled in)."""
 UNTOLD = "rendering"
 """One of these two; which one takes a tokenizer to say."""
 FINAL_WALK = ("naive-compressed", "sdcc")

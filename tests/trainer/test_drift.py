@@ -133,7 +133,7 @@ TEXT = {31: "ab", 32: "a", 33: "b", 34: "ba"}
 
 @pytest.mark.parametrize(
     ("back", "cause"),
-    [([32, 33], "retokenisation"), ([34], "template"), ([31], "none")],
+    [([32, 33], "retokenisation"), ([34], "template/client"), ([31], "none")],
     ids=["the same text", "another text", "the same tokens"],
 )
 def test_tokens_that_change_though_messages_only_grew_are_told_apart(
