@@ -110,9 +110,9 @@ HarnessFilter = Annotated[str, typer.Option("--harness", metavar="NAME", help="T
 KindFilter = Annotated[str, typer.Option("--kind", metavar="KIND,...", help="Train on calls of these kinds only.")]
 MinReward = Annotated[float | None, typer.Option(help="Train on sessions that earned at least this.")]
 RewardName = Annotated[str, typer.Option("--reward", metavar="NAME", help="Which of the sessions' rewards counts.")]
+Advantages = Literal["grpo", "dr-grpo", "rloo", "raw", "none"]
 AdvantageName = Annotated[
-    Literal["grpo", "dr-grpo", "rloo", "raw", "none"],
-    typer.Option(help="From rewards, against the group of a session; none = 1 for all."),
+    Advantages, typer.Option(help="From rewards, against the group of a session; none = 1 for all.")
 ]
 Tokenizer = Annotated[str, typer.Option(help="Name or folder of a tokenizer with a chat template; smollm2 too.")]
 OBJECTIVE, OPTIMIZER, MODEL_AND_MACHINE, EVALUATION_AND_LOGS = (
@@ -646,7 +646,9 @@ def train(
     kind: KindFilter = "",
     min_reward: MinReward = None,
     reward: RewardName = "reward",
-    advantages: AdvantageName = "grpo",
+    advantages: Annotated[
+        Advantages | None, typer.Option(help="From rewards; by default grpo with --objective grpo, else none.")
+    ] = None,
     scheme: Annotated[Scheme, typer.Option(help="How calls become training sequences.")] = "logittree",
     engine: Engine = "auto",
     chunk_tokens: Annotated[
@@ -809,7 +811,7 @@ def train(
         model,
         choice=_choice(trains, harness=harness, kind=kind, min_reward=min_reward),
         reward=reward,
-        advantages=advantages,
+        advantages=advantages or ("grpo" if objective == "grpo" else "none"),
         max_head_tokens=max_head_tokens,
         max_tokens=max_tokens,
     )
@@ -852,7 +854,7 @@ def drift(
     kind: KindFilter = "",
     min_reward: MinReward = None,
     reward: RewardName = "reward",
-    advantages: AdvantageName = "grpo",
+    advantages: AdvantageName = "none",
     schemes: Annotated[
         str, typer.Option(metavar="NAME,...", help="Schemes to compare.")
     ] = "logittree,naive-compressed,naive-full",
