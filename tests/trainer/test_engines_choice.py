@@ -58,8 +58,11 @@ def test_a_sliding_window_no_branch_reaches_is_shared(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["packed", "depth_first"])
-def test_a_recurrent_backbone_falls_back_and_says_so_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_recurrent_backbone_falls_back_and_says_so_once(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Red when neither its state nor its missing position_ids is an obstacle."""
+    monkeypatch.setattr("trainer.engines.separate._said", set())
     torch.manual_seed(0)
     model = MambaForCausalLM(MambaConfig(**SMALL, state_size=4))
     loss, _ = by_hand(model, FORKED)

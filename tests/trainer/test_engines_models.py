@@ -1,7 +1,7 @@
 """Kinds of models: computed exactly, or refused in one line. Tiny and random, held against one plain call per sample.
 
-Seen red, each by hand once: the scale left off the logits; `window` reading the config alone; `_interface` letting a
-mask or a second attention of a layer pass; `obstacle` without the probe; the random state not put back.
+Seen red, each by hand once: the scale left off the logits; `window` looking for one name; `_interface` letting a
+mask pass; `obstacle` without the probe; the random state not put back; a longrope branch cut behind its last predictor.
 """
 
 from __future__ import annotations
@@ -124,9 +124,15 @@ HYBRID = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_he
 APART: dict[str, tuple[str, dict[str, Any], str]] = {
     "every layer slides": ("qwen2", {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 0}, "3 tok"),
     "one layer slides": ("gemma3_text", {"sliding_window": 3, "head_dim": 8}, "a sliding window of 3 tokens"),
+    "a window of another name": (
+        "gpt_neo",
+        {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 3},
+        "a sliding window of 3 tokens",
+    ),
     "layers of two kinds": ("qwen3_next", EXPERTS | HYBRID | {"num_hidden_layers": 4}, "recurrent state"),
     "convolutions": ("lfm2", {"layer_types": ["conv", "full_attention"]}, "Lfm2Model"),
     "a recurrence": ("mamba", {"state_size": 4}, "MambaModel"),
+    "no cache taken": ("openai-gpt", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16}, "something else"),
     "positions by distance": ("bloom", {"n_layer": 2, "n_head": 4}, "BloomModel takes no position_ids"),
 }
 

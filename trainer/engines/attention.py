@@ -49,12 +49,10 @@ class Path:
     runs: tuple[Run, ...] = ()
     buffers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     grads: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    attended: set[int] = field(default_factory=set)
 
     def begin(self, seen: int, runs: tuple[Run, ...]) -> None:
         """The next forward's tokens follow the first `seen` of the path."""
         self.seen, self.runs = seen, runs
-        self.attended.clear()
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         if layer == len(self.buffers):
@@ -112,7 +110,6 @@ class Pack:
     """A whole trie in one forward, attention unit by unit: no score is computed that a mask would hide."""
 
     pieces: tuple[Piece, ...]
-    attended: set[int] = field(default_factory=set)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         out: Tensor = _InPack.apply(query, key, value, self.pieces, scale)  # type: ignore[no-untyped-call]
@@ -229,11 +226,7 @@ def _interface(
     if torch.is_autocast_enabled(query.device.type):  # which would cast for torch's own attention
         low = torch.get_autocast_dtype(query.device.type)
         query, key, value = query.to(low), key.to(low), value.to(low)
-    attention, layer = _active[-1], module.layer_idx
-    if layer in attention.attended:
-        raise ValueError(f"expected one attention a layer; {type(module).__name__} of layer {layer} attends again")
-    attention.attended.add(layer)
-    return attention.attend(layer, query, key, value, scaling).transpose(1, 2).contiguous(), None
+    return _active[-1].attend(module.layer_idx, query, key, value, scaling).transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(NAME, _interface)

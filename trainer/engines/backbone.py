@@ -28,7 +28,7 @@ SCALES: dict[str, Callable[[Tensor, float], Tensor]] = {
 }
 """Config fields of models whose forward changes the head's output; probe.py finds those that are missing here."""
 WINDOWS = ("sliding_window", "window_size", "local_attention", "attention_window_size")
-"""What attention modules of transformers call the number of tokens they look back; None or absent = all."""
+"""What configs and attention modules call the number of tokens they look back; None or absent = all."""
 
 
 class Backbone:
@@ -162,10 +162,10 @@ class Backbone:
     @cached_property
     def window(self) -> int | None:
         """Tokens that the shortest-sighted layer looks back; None = all of them."""
-        found = [getattr(module, name, None) for module in self.body.modules() for name in WINDOWS]
         kinds = getattr(self.config, "layer_types", None)
-        if getattr(self.config, "use_sliding_window", True) and (kinds is None or "sliding_attention" in kinds):
-            found.append(getattr(self.config, "sliding_window", None))
+        slides = getattr(self.config, "use_sliding_window", True) and (kinds is None or "sliding_attention" in kinds)
+        places = [*self.body.modules(), self.config] if slides else [*self.body.modules()]
+        found = [getattr(place, name, None) for place in places for name in WINDOWS]
         return min((size for size in found if isinstance(size, int) and size > 0), default=None)
 
     def rotates_by_length(self, longest: int) -> str:
