@@ -43,10 +43,10 @@ STREAMING = "def responseheaders(flow):\n    flow.response.stream = True\n"
 OURS = """
 import sys
 from proxy.launch import serve_proxy
+from proxy.recording import Options
 route, db, upstream, port, host = sys.argv[1:]
-finished = serve_proxy(
-    db=db, route=route, upstream=upstream or None, hosts=[host], port=int(port), announce=lambda _: None
-)
+options = Options(db, route=route, upstream=upstream or None, hosts=[host], port=int(port))
+finished = serve_proxy(options, announce=lambda _: None)
 print(finished.calls, finished.lost, flush=True)
 """
 

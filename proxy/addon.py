@@ -1,21 +1,14 @@
-"""Tee what passes and hand it over. The hooks never parse, hash, store or wait; whatever fails here, traffic goes on.
-
-A `Tape` is one call being recorded. The event loop alone writes it, one list append per chunk; the writer thread
-reads it. List appends and attribute stores are atomic in CPython, so the two need no lock.
-"""
+"""Tee what passes and hand it over. Hooks never parse, hash, store or wait; whatever fails here, traffic goes on."""
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from mitmproxy import http
 
+from proxy.tape import Tape
 from recorder.call import Outcome
-
-Fields = tuple[tuple[bytes, bytes], ...]
 
 FRAME_START, FRAME_END = b"\x1e", b"\n"
 """RFC 7464, as `Call.response_body` promises for websocket turns."""
@@ -27,33 +20,6 @@ LAST_EVENTS = (b"response.completed", b"response.failed", b"response.incomplete"
 DURABLE_S = 1.0
 """How long, at most, the end of a response waits for its request to be durable: ours; a dead disk stops nobody."""
 POLL_S = 0.002
-
-
-@dataclass(slots=True, eq=False)
-class Tape:
-    """A call as it happens. Headers and URL are raw here; the writer cleans them before anything is stored."""
-
-    method: str
-    url: str
-    request_headers: Fields
-    request_body: bytes
-    started_at_utc: float
-    started: float
-    """`time.perf_counter` at the start; the times below are on the same clock."""
-    status: int | None = None
-    response_headers: Fields = ()
-    chunks: list[bytes] = field(default_factory=list)
-    first_byte: float | None = None
-    ended: float | None = None
-    outcome: Outcome | None = None
-    """None = still running."""
-    error: str = ""
-    overflow: bool = False
-    """The writer fell too far behind and what had arrived was given up."""
-    key: bytes = field(default_factory=lambda: os.urandom(16))
-    """Under which it is stored, so that a second try stores nothing twice."""
-    taken: bool = True
-    """False = the sink has yet to make the request durable, or to fail at it; it says so when it begins."""
 
 
 class Sink(Protocol):
@@ -91,11 +57,13 @@ class Tee:
         if url:
             self._pending[flow.id] = url
         else:
-            flow.request.stream = True
+            flow.request.stream = not _lengthless(flow.request)
 
     def request(self, flow: http.HTTPFlow) -> None:
         if url := self._pending.pop(flow.id, ""):
             self._guard(self._begin, flow, url)
+        if _lengthless(flow.request) and (body := flow.request.raw_content):
+            flow.request.headers["content-length"] = str(len(body))
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         response = flow.response
@@ -243,3 +211,8 @@ class Tee:
             action(*args)
         except Exception:  # noqa: BLE001  # traffic goes on; the loss is shown at the end
             self.lost += 1
+
+
+def _lengthless(request: http.Request) -> bool:
+    """HTTP/2 needs no length; to a server that speaks HTTP/1.1 mitmproxy would send the body with no frame at all."""
+    return request.is_http2 and "content-length" not in request.headers

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from proxy.addon import Tape
-from proxy.writer import DRAIN_S, FLUSH_S, Ledger, Writer, call_of
+from proxy.tape import Tape, call_of
+from proxy.writer import DRAIN_S, FLUSH_S, Ledger, Writer
 from recorder.journal import Journal
 
 SHOWN_S = 1.0

@@ -11,9 +11,8 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from proxy.addon import Fields, Tape
-from recorder.call import Call, Outcome
-from recorder.headers import clean_url, kept
+from proxy.tape import Tape, call_of
+from recorder.call import Call
 from recorder.outcome import settle
 
 LIMIT_BYTES = 1 << 30
@@ -281,33 +280,3 @@ class Writer:
 
 def _size_bytes(tape: Tape) -> int:
     return len(tape.request_body) + sum(map(len, tape.chunks))
-
-
-def call_of(tape: Tape, *, run: str) -> Call:
-    """What may be stored of a tape: allow-listed headers, a URL without keys. A running call reads as truncated."""
-    outcome, error = tape.outcome, tape.error
-    if tape.overflow:
-        outcome, error = Outcome.TRUNCATED, "recorder: the body was given up, the store was too slow"
-    elif outcome is None:
-        outcome = Outcome.TRUNCATED if tape.status else Outcome.UNANSWERED
-        error = "recorder: in flight"
-    return Call(
-        method=tape.method,
-        url=clean_url(tape.url),
-        status=tape.status,
-        outcome=outcome,
-        request_headers=kept(_text(tape.request_headers)),
-        response_headers=kept(_text(tape.response_headers)),
-        request_body=tape.request_body,
-        response_body=b"".join(tape.chunks),
-        started_at_utc=tape.started_at_utc,
-        first_byte_s=None if tape.first_byte is None else tape.first_byte - tape.started,
-        duration_s=None if tape.ended is None else tape.ended - tape.started,
-        error=error,
-        source="proxy",
-        run=run,
-    )
-
-
-def _text(fields: Fields) -> tuple[tuple[str, str], ...]:
-    return tuple((n.decode("latin-1").lower(), v.decode("latin-1")) for n, v in fields)

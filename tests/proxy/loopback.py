@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 
 from proxy import harnesses
 from proxy.harnesses import Route
-from proxy.launch import Recording, recording
+from proxy.recording import Options, Recording, recording
 from recorder.call import Call
 from recorder.store import Store
 
@@ -250,15 +250,8 @@ def capture(
 ) -> Iterator[Capture]:
     db = folder / "traces.db"
     variables = {"MEMORYWALKER_HOME": str(home), **(environ or {})}
-    with recording(
-        db=db,
-        route=route,
-        upstream=upstream if redirect else None,
-        profile=harnesses.profile("claude-code"),
-        hosts=hosts,
-        port=0,
-        environ=variables,
-    ) as it:
+    options = Options(db, route=route, upstream=upstream if redirect else None, hosts=hosts)
+    with recording(options, profile=harnesses.profile("claude-code"), environ=variables) as it:
         if route == "proxy":
             context = ssl.create_default_context(cafile=it.variables["SSL_CERT_FILE"])
             client = httpx.Client(proxy=it.url, verify=context, trust_env=False, timeout=PATIENCE_S)
@@ -273,7 +266,7 @@ def connect(it: Capture, target: str, *, trusted: Path | None = None) -> socket.
     """A raw connection to `target` as an agent would get it: through CONNECT and TLS, or straight to our listener."""
     host, port = it.recording.url.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
-    if it.recording.route == "base-url":
+    if it.recording.options.route == "base-url":
         return connection
     connection.sendall(f"CONNECT {target} HTTP/1.1\r\nhost: {target}\r\n\r\n".encode())
     answer = b""

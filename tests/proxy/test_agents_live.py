@@ -13,6 +13,7 @@ from loopback import PATIENCE_S, Peer, Upstream, recorded, unchunk
 from proxy.gateway.server import Gateway
 from proxy.harnesses import Route
 from proxy.launch import run
+from proxy.recording import Options
 from recorder.call import Outcome
 from recorder.wire import hints
 
@@ -163,10 +164,12 @@ def test_a_real_agent_works_and_every_call_is_there(
         try:
             finished = run(
                 [program.name, *agent.words],
-                db=tmp_path / "traces.db",
-                route=route,
-                upstream=relay.url,
-                harness=agent.harness if program.name == "python" else None,
+                Options(
+                    tmp_path / "traces.db",
+                    route=route,
+                    upstream=relay.url,
+                    harness=agent.harness if program.name == "python" else None,
+                ),
                 environ=environ,
             )
         finally:

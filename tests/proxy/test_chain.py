@@ -13,6 +13,7 @@ from loopback import HEAD, PATIENCE_S, Identity, Peer, Upstream, capture, connec
 from proxy.chain import Chain, chain
 from proxy.harnesses import Route
 from proxy.launch import run
+from proxy.recording import Options
 from recorder.errors import LaunchError
 
 BODY = b'{"model":"m","messages":[]}'
@@ -185,7 +186,7 @@ def test_none_is_none() -> None:
 def test_one_that_cannot_be_chained_is_refused_without_its_password(tmp_path: Path) -> None:
     environ = {"HTTPS_PROXY": "socks5://me:secret@proxy.corp:1080", "PATH": "/bin:/usr/bin", "HOME": str(tmp_path)}
     with pytest.raises(LaunchError) as e:
-        run(["true"], db=tmp_path / "t.db", environ=environ)
+        run(["true"], Options(tmp_path / "t.db"), environ=environ)
     assert (
         str(e.value) == "expected http://HOST:PORT or https://HOST:PORT, got socks5://proxy.corp:1080, at HTTPS_PROXY"
     )

@@ -14,8 +14,8 @@ from loopback import HEAD, PATIENCE_S, Capture, Peer, Upstream, capture, event, 
 from sqlalchemy import Engine
 from sqlalchemy import event as sql
 
+import proxy.recording
 import proxy.writer
-from proxy import launch
 from recorder.call import Outcome
 
 WHOLE = b"".join(event(f"chunk {n}") for n in range(10))
@@ -45,7 +45,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that failed is asked again at once, and at the end for a short while."""
     monkeypatch.setattr(proxy.writer, "RETRY_S", 0.02)
     monkeypatch.setattr(proxy.writer, "LAST_TRY_S", 0.2)
-    monkeypatch.setattr(launch, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(proxy.recording, "PATIENCE_S", 0.05)
 
 
 @pytest.fixture

@@ -9,10 +9,11 @@ import pytest
 from loopback import HEAD, PATIENCE_S, Capture, Peer, Upstream, capture, event, recorded, until
 
 import proxy.addon
+import proxy.recording
 import proxy.writer
 import recorder.outcome
-from proxy import launch
-from proxy.addon import Tape, Tee
+from proxy.addon import Tee
+from proxy.tape import Tape
 from proxy.writer import Ledger, Writer
 from recorder.call import Call, Outcome
 from recorder.errors import StoreError
@@ -134,9 +135,9 @@ def writing(store: Ledger, *, limit_bytes: int = 1 << 20) -> Iterator[tuple[Writ
 
 @pytest.fixture
 def replaced(monkeypatch: pytest.MonkeyPatch) -> list[Ledger]:
-    """Stores that `launch` opens instead of a real one."""
+    """Stores that a recording opens instead of a real one."""
     stores: list[Ledger] = []
-    monkeypatch.setattr(launch, "open_store", lambda _: stores[0])
+    monkeypatch.setattr(proxy.recording, "open_store", lambda _: stores[0])
     return stores
 
 
@@ -260,7 +261,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that failed is asked again at once, and at the end for a short while."""
     monkeypatch.setattr(proxy.writer, "RETRY_S", 0.02)
     monkeypatch.setattr(proxy.writer, "LAST_TRY_S", 0.5)
-    monkeypatch.setattr(launch, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(proxy.recording, "PATIENCE_S", 0.05)
 
 
 def done(writer: Writer, *tapes: Tape) -> None:

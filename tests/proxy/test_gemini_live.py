@@ -9,6 +9,7 @@ from loopback import Peer, Upstream, recorded
 
 from proxy.harnesses import Route
 from proxy.launch import run
+from proxy.recording import Options
 from recorder import wire
 from recorder.call import Outcome
 from recorder.message import Exchange
@@ -64,9 +65,7 @@ def test_the_real_gemini_cli_works_and_every_call_is_there(
         try:
             finished = run(
                 ["gemini", "-p", "say hi", "-y", "-m", "gemini-2.5-pro"],
-                db=tmp_path / "traces.db",
-                route=route,
-                upstream=upstream.url,
+                Options(tmp_path / "traces.db", route=route, upstream=upstream.url),
                 environ=environ,
             )
         finally:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from loopback import PATIENCE_S, Peer, Upstream, recorded, until
 
-from proxy.launch import Finished, run, serve_proxy
+from proxy.launch import run, serve_proxy
+from proxy.recording import Finished, Options
 from recorder.errors import LaunchError, StoreError
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
@@ -28,7 +29,8 @@ print(httpx.post(base + "/v1/messages", content=b"{}").text, flush=True)
 OURS = """
 import os, sys
 from proxy.launch import run
-finished = run(sys.argv[1:], db=os.environ["DB"], upstream="http://127.0.0.1:1")
+from proxy.recording import Options
+finished = run(sys.argv[1:], Options(os.environ["DB"], upstream="http://127.0.0.1:1"))
 sys.exit(finished.exit_code)
 """
 """A front door in miniature, for tests that need our program as a process of its own."""
@@ -58,13 +60,12 @@ def python(code: str) -> list[str]:
 
 
 def launch(code: str, *, folder: Path, environ: dict[str, str], **options: str) -> Finished:
-    return run(
-        python(code),
-        db=folder / "traces.db",
-        environ=environ,
+    said = Options(
+        folder / "traces.db",
         upstream=options.get("upstream", "http://127.0.0.1:1"),
         route="base-url" if options.get("route") == "base-url" else "proxy",
     )
+    return run(python(code), said, environ=environ)
 
 
 @pytest.mark.parametrize("route", ["proxy", "base-url"])
@@ -142,7 +143,7 @@ def read_until(terminal: int, end: bytes) -> bytes:
 
 def test_a_command_that_is_not_there_is_told_before_anything_is_made(tmp_path: Path, environ: dict[str, str]) -> None:
     with pytest.raises(LaunchError, match=r"^expected a command that can be run, got 'no-such-agent'"):
-        run(["no-such-agent"], db=tmp_path / "traces.db", environ=environ)
+        run(["no-such-agent"], Options(tmp_path / "traces.db"), environ=environ)
 
     assert list(tmp_path.iterdir()) == []
 
@@ -151,7 +152,7 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path, environ: dict[str, st
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(LaunchError) as caught:
-            run(python("pass"), db=tmp_path / "traces.db", environ=environ, port=port)
+            run(python("pass"), Options(tmp_path / "traces.db", port=port), environ=environ)
 
     assert str(caught.value).startswith("expected a free port, got ")
     assert str(caught.value).endswith(f"at 127.0.0.1:{port}")
@@ -162,7 +163,7 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path, environ: dict[str, st
 @pytest.mark.parametrize("url", ["localhost:8000", "ftp://x", "http://", "http://x:notaport"])
 def test_an_upstream_that_is_no_address_is_told(tmp_path: Path, environ: dict[str, str], url: str) -> None:
     with pytest.raises(LaunchError, match="expected http://HOST"):
-        run(python("pass"), db=tmp_path / "traces.db", environ=environ, upstream=url)
+        run(python("pass"), Options(tmp_path / "traces.db", upstream=url), environ=environ)
 
 
 def test_a_database_that_is_none_is_told_and_left_alone(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -170,7 +171,7 @@ def test_a_database_that_is_none_is_told_and_left_alone(tmp_path: Path, environ:
     path.write_bytes(b"not a database, " * 64)
 
     with pytest.raises(StoreError):
-        run(python("raise SystemExit(3)"), db=path, environ=environ)
+        run(python("raise SystemExit(3)"), Options(path), environ=environ)
 
     assert path.read_bytes() == b"not a database, " * 64
 
@@ -181,8 +182,8 @@ def test_a_strict_run_with_a_loss_fails_where_the_agent_did_not(
     words: Sequence[str] = python("pass")
     monkeypatch.setattr("proxy.writer.Writer.close", lambda self: setattr(self, "lost", 1))
 
-    assert run(words, db=tmp_path / "traces.db", environ=environ).exit_code == 0
-    assert run(words, db=tmp_path / "traces.db", environ=environ, strict=True).exit_code == 1
+    assert run(words, Options(tmp_path / "traces.db"), environ=environ).exit_code == 0
+    assert run(words, Options(tmp_path / "traces.db", strict=True), environ=environ).exit_code == 1
 
 
 def test_a_proxy_that_stays_up_announces_what_to_export(tmp_path: Path, environ: dict[str, str]) -> None:
@@ -193,9 +194,8 @@ def test_a_proxy_that_stays_up_announces_what_to_export(tmp_path: Path, environ:
     def serve() -> None:
         done.append(
             serve_proxy(
-                db=tmp_path / "traces.db",
+                Options(tmp_path / "traces.db", upstream="http://127.0.0.1:1"),
                 announce=lines.append,
-                upstream="http://127.0.0.1:1",
                 environ=environ,
                 until=stop,
             )

@@ -11,7 +11,8 @@ from loopback import PATIENCE_S, Peer, Upstream, capture, connect, make_identity
 
 from proxy import harnesses
 from proxy.harnesses import Route
-from proxy.launch import recording, run
+from proxy.launch import run
+from proxy.recording import Options, recording
 from proxy.server import is_loopback
 from recorder.errors import LaunchError
 from recorder.store import Store
@@ -236,17 +237,9 @@ def test_what_counts_as_loopback(host: str, is_it: bool) -> None:
 
 def listening(folder: Path, home: Path, host: str) -> tuple[str, list[str]]:
     said: list[str] = []
-    with recording(
-        db=folder / "traces.db",
-        route="proxy",
-        upstream="http://127.0.0.1:1",
-        profile=harnesses.profile("generic"),
-        hosts=(),
-        port=0,
-        environ={"MEMORYWALKER_HOME": str(home)},
-        listen=host,
-        notice=said.append,
-    ) as it:
+    options = Options(folder / "traces.db", upstream="http://127.0.0.1:1", listen=host)
+    environ = {"MEMORYWALKER_HOME": str(home)}
+    with recording(options, profile=harnesses.profile("generic"), environ=environ, notice=said.append) as it:
         port = int(it.url.rpartition(":")[2])
         with socket.create_connection((host, port), PATIENCE_S) as client:
             client.sendall(b"CONNECT 127.0.0.1:1 HTTP/1.1\r\n\r\n")
@@ -266,8 +259,7 @@ def test_an_address_that_others_reach_is_told_once(
     with pytest.raises(LaunchError, match=r"^expected a free port, got .*, at 192\.0\.2\.1:0$"):
         run(
             ["true"],
-            db=tmp_path / "traces.db",
-            listen="192.0.2.1",
+            Options(tmp_path / "traces.db", listen="192.0.2.1"),
             environ={"MEMORYWALKER_HOME": str(home), "PATH": os.environ["PATH"]},
         )
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from proxy.addon import Tape
+from proxy.tape import Tape
 from proxy.writer import Writer
 from recorder.call import Call, Outcome
 from recorder.redact import Redactor, rules
