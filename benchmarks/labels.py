@@ -1,8 +1,8 @@
 """How often the tree agrees with labels made by hand: lane and kind of every call, with all evidence and by structure.
 
-    python benchmarks/labels.py tests/captures [--rows] [--perturbed [--seeds 3]]
+    python benchmarks/labels.py tests/captures tests/driven [--rows] [--perturbed [--seeds 3]]
 
-PATH holds `labels.json` and `HARNESS/NAME.har` as tests/captures does. Prints a confusion table for each mode and the
+Each PATH holds `labels.json` and `HARNESS/NAME.har`. Prints a confusion table for each mode and the
 rows that disagree. A label's `prefix` is compared too, except where only new items went over the wire. By structure
 the name of an agent cannot be known: `agent:...` counts as `agent`. `--perturbed` measures the same on recordings
 changed by `benchmarks/perturbations.py`, whose labels stay true.
@@ -124,9 +124,9 @@ def judged(items: Sequence[Item], *, structural: bool) -> list[tuple[Item, Turn,
     return found
 
 
-def perturbed(root: Path, *, seeds: int, show: bool) -> None:
+def perturbed(roots: Sequence[Path], *, seeds: int, show: bool) -> None:
     """One line a perturbation: right with all evidence, right by structure, over all captures and seeds."""
-    every = [items for _, items in recordings(root)]
+    every = [items for root in roots for _, items in recordings(root)]
     print(f"\n| {'perturbation':<36} | {'all evidence':>24} | {'structure only':>24} |")
     print(f"|{'-' * 38}|{'-' * 25}:|{'-' * 25}:|")
     for name in [*ALONE, "two recordings interleaved"]:
@@ -160,13 +160,13 @@ def perturbed(root: Path, *, seeds: int, show: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="compare trees with labels")
-    parser.add_argument("path", type=Path)
+    parser.add_argument("paths", type=Path, nargs="+", metavar="PATH")
     parser.add_argument("--rows", action="store_true", help="print every row")
     parser.add_argument("--perturbed", action="store_true", help="measure on changed recordings too")
     parser.add_argument("--seeds", type=int, default=3, help="changed recordings per capture and change")
     options = parser.parse_args()
     for structural in (False, True):
-        rows = compare(options.path, structural=structural)
+        rows = [row for path in options.paths for row in compare(path, structural=structural)]
         right = sum(row.right for row in rows)
         print(
             f"\n{'structure only' if structural else 'all evidence'}: {right} of {len(rows)} rows right, "
@@ -183,7 +183,7 @@ def main() -> None:
                     f"{row.label.prefix} <> {said}   [{why}]"
                 )
     if options.perturbed:
-        perturbed(options.path, seeds=options.seeds, show=options.rows)
+        perturbed(options.paths, seeds=options.seeds, show=options.rows)
 
 
 if __name__ == "__main__":

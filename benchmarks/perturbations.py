@@ -15,6 +15,7 @@ from recorder.call import Call
 from recorder.message import Block, Exchange, Head, Hints, Message, Tool
 from recorder.scrub import Scrubber
 from treebuilder import wording
+from treebuilder.lineage import delegated
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,7 @@ def begins_late(items: Sequence[Item], rng: random.Random) -> list[Item]:
     start = rng.randrange(len(items))
     made = list(items[start:])
     orphans = {i.thread for i in items[: start + 1] if i.lane.startswith("agent:")}
+    orphans |= {i.thread for i in made if i.kind == "root" and i.lane != "main" and _started_by(i, items[:start])}
     deltas = any(".ws" in i.call.source for i in made)
     made = [replace(i, counted=False) if deltas or i.thread in orphans else i for i in made]  # what came first is lost
     seen: set[str] = set()
@@ -173,6 +175,13 @@ def begins_late(items: Sequence[Item], rng: random.Random) -> list[Item]:
         if item.kind != "summary_request" or item.lane != "main":
             seen.add(item.thread)
     return made
+
+
+def _started_by(item: Item, before: Sequence[Item]) -> bool:
+    """One of those calls' replies handed this one its prompt."""
+    prompt = [b for m in item.exchange.messages[:4] if m.role == "user" for b in m.blocks]
+    replies = [i.exchange.reply.message for i in before if i.exchange.reply]
+    return any(b.kind == "tool_call" and delegated(b, prompt) for m in replies for b in m.blocks)
 
 
 def lost_calls(items: Sequence[Item], rng: random.Random) -> list[Item]:
