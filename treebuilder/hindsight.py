@@ -7,6 +7,7 @@ from recorder.message import Block, Message
 from treebuilder.arrival import New
 from treebuilder.diff import Edit
 from treebuilder.lineage import NEAR, Line, Mark
+from treebuilder.node import shared
 from treebuilder.quotes import MIN_CHARS, NOTHING, Quote, quote, visible
 from treebuilder.search import Found, compare, near
 from treebuilder.state import State, replied, short_name
@@ -39,7 +40,7 @@ def quoted_by(state: State, new: New, line: Line | None) -> tuple[int, Quote] | 
         if own is not line and not alone and line is not None:
             continue
         said = "\n".join(b.text for b in turn.reply.message.blocks if b.kind == "text")
-        if said and own is line and state.reply_at(turn, messages) is not None:
+        if said and own is line and state.reply_at(turn, new.messages(shared(turn.node, new.node))) is not None:
             continue  # a kept tail, not a quotation
         if not text:
             text = "\n".join(b.plain for m in messages for b in m.blocks if b.kind == "text")

@@ -77,6 +77,23 @@ def test_an_edit_takes_steps_by_what_stands_behind_it_not_by_the_length_of_the_p
     assert cost(1000) < 1.1 * cost(100)
 
 
+def test_a_reminder_that_moves_on_with_every_call_takes_as_many_steps_in_a_long_talk() -> None:
+    builder = Builder()
+    history = [Message("user", (Block("text", "begin"),))]
+    reminder = Block("text", "<reminder>be brief</reminder>")
+    counted = []
+    for i in range(401):
+        last = history[-1]
+        sent = (*history[:-1], Message("user", (*last.blocks, reminder)))
+        reply = Message("assistant", (Block("text", f"answer number {i} is this"),))
+        exchange = Exchange("anthropic", "generate", HEAD, sent, Reply(reply, "end_turn", True), Hints(session="one"))
+        item = prepare(call(i), exchange)
+        counted.append(steps(lambda item=item: builder.place(item)))  # type: ignore[misc]
+        history += [reply, Message("user", (Block("text", f"question number {i}"),))]
+    assert [t.kind for t in builder.trajectory().turns[1:]] == [Kind.REMINDER_MOVED] * 400
+    assert sum(counted[-10:]) < 1.1 * sum(counted[40:50])
+
+
 def test_a_call_makes_a_node_for_each_message_that_no_prefix_had_and_no_other() -> None:
     builder = Builder()
     for item in session(300, cleared_at=200):
