@@ -16,7 +16,7 @@ from trainer.engines.step import Step, Targets
 from trainer.losses import Objective, Scored, Terms
 from trainer.trie import Index
 
-LOGITS_BYTES = 64 << 20  # ours: of one chunk's logits in float32; about three times that is held while differentiating
+LOGITS_BYTES = 128 << 20  # ours: of one chunk's logits in float32; about three times that is held while differentiating
 
 
 class Scorer:
