@@ -26,8 +26,13 @@ case "${1:-}" in
     ;;
 esac
 
+stopped() {
+    [ "$1" -eq 124 ] || exit "$1"
+    echo "out of time: what is above is what there was time for"
+}
+
 "$PYTHON" benchmarks/engines.py --table agree --device "$device"
 # shellcheck disable=SC2086  # options are words
-timeout 260 "$PYTHON" benchmarks/engines.py --table steps --device "$device" --dtype "$dtype" $steps
+timeout 260 "$PYTHON" benchmarks/engines.py --table steps --device "$device" --dtype "$dtype" $steps || stopped $?
 # shellcheck disable=SC2086
-timeout 100 "$PYTHON" benchmarks/engines.py --table trunk --device "$device" --dtype "$dtype" $trunk
+timeout 100 "$PYTHON" benchmarks/engines.py --table trunk --device "$device" --dtype "$dtype" $trunk || stopped $?
