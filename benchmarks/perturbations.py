@@ -168,8 +168,7 @@ def begins_late(items: Sequence[Item], rng: random.Random) -> list[Item]:
         if item.kind in ("count_tokens", "warmup"):
             continue
         if item.thread not in seen and item.kind not in ("root", "side_call", "summary_request"):
-            delta = item.call.source.find(".ws") >= 0
-            made[at] = replace(item, kind="root", counted=item.kind in ("append", "retry") and not delta)
+            made[at] = replace(item, kind="root", counted=item.counted and item.kind in ("append", "retry"))
         elif item.thread not in seen and item.kind in ("summary_request", "side_call"):
             made[at] = replace(item, counted=False)
         if item.kind != "summary_request" or item.lane != "main":
