@@ -245,7 +245,6 @@ def _select(
         silent=silent,
         fallbacks=fallbacks,
         calls=calls,
-        family=trajectory.sessions[0] if trajectory.turns else "",
         mismatches=tuple(
             Mismatch(one.turn.call.seq, one.rendered.differs)
             for one in chosen.values()

@@ -18,6 +18,7 @@ from recorder.errors import SourceError
 from recorder.message import Block, Head
 from trainer.episodes import Episode
 from trainer.export.folder import MANIFEST
+from trainer.kin import families
 from trainer.render import Renderer
 from trainer.rollouts import Rollout
 from trainer.sample import Sample
@@ -82,6 +83,7 @@ def from_trajectories(
         if max_head_tokens is not None:
             trajectory, before = _short_heads(trajectory, renderer, max_head_tokens)
             shortened |= before
+        family = families(trajectory, rollouts)
         for session in trajectory.sessions:
             if sessions is not None and session not in sessions:
                 continue
@@ -89,8 +91,8 @@ def from_trajectories(
             excused.update(chosen.excused_tokens)
             if chosen.samples:
                 kinds = tuple(turn.kind.value for turn in chosen.turns)
-                part = split.of(trajectory) if split else ""
-                found.append(Episode(session, chosen.samples, kinds, trajectory.sessions[0], part))
+                part = split.part(family[session]) if split else ""
+                found.append(Episode(session, chosen.samples, kinds, family[session], part))
     if split is not None:
         split.check({episode.split for episode in found})
     notes = []

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from recorder.errors import SplitError
-from treebuilder.tree import Trajectory
 
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 
@@ -48,12 +47,9 @@ class Split:
     def names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.shares)
 
-    def of(self, family: Trajectory) -> str:
-        """The part of a family, given whole: its first session decides."""
-        return self.part(family.sessions[0]) if family.turns else self.names[0]
-
-    def part(self, key: str) -> str:
-        digest = blake2b(f"{self.seed}\0{key}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    def part(self, family: str) -> str:
+        """The part of a family, named by its first session."""
+        digest = blake2b(f"{self.seed}\0{family}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
         at, behind = int.from_bytes(digest, "big") / 2**64, 0.0
         for name, share in self.shares:
             behind += share

@@ -1,13 +1,16 @@
 """Parts of a dataset: whole families, the same ones every time, all of them filled or an error."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
-from chats import renderer, reply, turn, user
+from chats import assistant, renderer, reply, turn, user
 
 from recorder.errors import SourceError, SplitError
 from recorder.importing import read_har
-from recorder.message import Message
+from recorder.message import Hints
+from trainer.kin import families
+from trainer.rollouts import Rollout
 from trainer.sources import Source, from_trajectories
 from trainer.split import Split
 from treebuilder.build import build
@@ -48,13 +51,53 @@ def test_shares_are_kept_on_many_families_and_another_seed_gives_other_parts() -
 
 
 def family(*sessions: str) -> Trajectory:
-    turns = [turn(i, user("hi"), reply=reply("ok"), kind=Kind.ROOT, session=s) for i, s in enumerate(sessions)]
+    """Sessions that begin alike."""
+    turns = [turn(i, user(sessions[0]), reply=reply("ok"), kind=Kind.ROOT, session=s) for i, s in enumerate(sessions)]
     return Trajectory(tuple(turns))
 
 
-def test_a_family_is_in_one_part_and_stays_there_when_it_grows() -> None:
-    split = Split.parse("a=0.5,b=0.5")
-    assert {split.of(family("s1", *(f"more{i}" for i in range(n)))) for n in range(9)} == {split.part("s1")}
+class TestFamilies:
+    def test_sessions_that_begin_alike_or_go_on_from_such_a_beginning(self) -> None:
+        """The picture in `trainer.kin`, and a session with another prompt."""
+        asked = user("m1"), user("m2")
+        turns = (
+            turn(0, *asked, reply=reply("r2"), kind=Kind.ROOT, session="a"),
+            turn(1, user("m1"), user("other"), reply=reply("r2"), kind=Kind.ROOT, session="d"),
+            turn(2, *asked, reply=reply("q"), kind=Kind.ROOT, session="b"),
+            turn(3, *asked, assistant("r2"), user("m3"), reply=reply("r"), kind=Kind.ROOT, session="c"),
+        )
+        assert families(Trajectory(turns)) == {"a": "a", "d": "d", "b": "a", "c": "a"}
+
+    def test_forks_and_subagents(self) -> None:
+        turns = (
+            turn(0, user("one"), reply=reply("x"), kind=Kind.ROOT, session="a"),
+            turn(1, user("two"), reply=reply("x"), kind=Kind.FORKED, session="b", parent=0),
+            dataclasses.replace(turn(2, user("three"), reply=reply("x"), kind=Kind.ROOT, session="c"), origin=1),
+            dataclasses.replace(
+                turn(3, user("four"), reply=reply("x"), kind=Kind.ROOT, session="d"), hints=Hints(parent_session="c")
+            ),
+            turn(4, user("five"), reply=reply("x"), kind=Kind.ROOT, session="e"),
+        )
+        assert families(Trajectory(turns)) == {"a": "a", "b": "a", "c": "a", "d": "a", "e": "e"}
+
+    def test_a_side_call_that_both_made_joins_no_two(self) -> None:
+        turns = (
+            turn(0, user("quota"), reply=reply("x"), kind=Kind.SIDE_CALL, lane="title", session="a"),
+            turn(1, user("one"), reply=reply("x"), kind=Kind.ROOT, session="a"),
+            turn(2, user("quota"), reply=reply("x"), kind=Kind.SIDE_CALL, lane="title", session="b"),
+            turn(3, user("two"), reply=reply("x"), kind=Kind.ROOT, session="b"),
+        )
+        assert families(Trajectory(turns)) == {"a": "a", "b": "b"}
+
+    def test_a_group_is_a_family(self) -> None:
+        turns = [turn(i, user(s), reply=reply("x"), kind=Kind.ROOT, session=s) for i, s in enumerate("abc")]
+        earned = {s: Rollout(0.0, group, 0.0) for s, group in (("a", "g"), ("b", "h"), ("c", "g"))}
+        assert families(Trajectory(tuple(turns)), earned) == {"a": "a", "b": "b", "c": "a"}
+
+    def test_sessions_that_no_id_tells_apart_in_one_recording(self) -> None:
+        recorded = build(read_har(CAPTURES / "qwen" / "qwen_agent.har"))
+        assert families(recorded) == {s: s for s in recorded.sessions}
+        assert len(recorded.sessions) == 2
 
 
 def test_a_part_that_got_nothing_is_an_error() -> None:
@@ -67,8 +110,8 @@ def test_a_part_that_got_nothing_is_an_error() -> None:
 def parted() -> Source:
     split = Split.parse("a=0.5,b=0.5")
     mine = {p: [f"s{i}" for i in range(30) if split.part(f"s{i}") == p][:2] for p in "ab"}
-    families = [family(mine["a"][0], "x", "y"), family(mine["b"][0]), family(mine["b"][1])]
-    return from_trajectories(families, renderer("qwen3"), split=split)
+    trees = [family(mine["a"][0], "x", "y"), family(mine["b"][0]), family(mine["b"][1])]
+    return from_trajectories(trees, renderer("qwen3"), split=split)
 
 
 def test_episodes_carry_their_part_and_no_family_is_in_two() -> None:
@@ -89,10 +132,6 @@ def test_what_is_held_out_shares_no_trunk_with_what_trains(share: float) -> None
         assert {e.family for e in training.episodes}.isdisjoint({e.family for e in held.episodes})
         assert training.episodes
         assert held.episodes
-
-
-def trunk(messages: tuple[Message, ...]) -> bytes:
-    return b"".join(m.digest for m in messages)
 
 
 def test_forked_sessions_of_a_real_harness_are_one_family() -> None:

@@ -6,6 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from recorder.errors import ExportError
+from trainer import kin
 from trainer.export import (
     axolotl,
     llama_factory,
@@ -93,12 +94,22 @@ def export(
     with folder(out, settings=settings, overwrite=overwrite, resume=resume) as (unfinished, journal):
         writer = Writer(unfinished, journal, chosen, split.names if split else ("",), shard_rows)
 
-        def write(family: Trajectory, *, index: int) -> None:
-            part = split.of(family) if split else ""
-            if index >= journal.done(part):
-                selections = _selections(family, renderer, sessions, choice, rollouts, part, progress)
-                writer.add(part, selections, families=index + 1)
-                renderer.forget()
+        def write(tree: Trajectory, *, index: int) -> None:
+            family = kin.families(tree, rollouts)
+            parts = {session: split.part(family[session]) if split else "" for session in family}
+
+            def selections(part: str) -> Iterator[tuple[str, Selection]]:
+                for session in family:
+                    if parts[session] == part and (sessions is None or session in sessions):
+                        one = samples(
+                            tree, renderer, session=session, choice=choice, rollouts=rollouts, progress=progress
+                        )
+                        yield session, replace(one, family=family[session], split=part)
+
+            for part in writer.parts:
+                if part in parts.values() and index >= journal.done(part):
+                    writer.add(part, selections(part), families=index + 1)
+            renderer.forget()
 
         with writer.abandoning():
             for index in range(writer.begins_at(), len(families)):
@@ -117,18 +128,3 @@ def export(
 
 def _digest(*values: object) -> str:
     return "sha256:" + sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _selections(
-    family: Trajectory,
-    renderer: Renderer,
-    sessions: Collection[str] | None,
-    choice: Choice,
-    rollouts: Mapping[str, Rollout] | None,
-    part: str,
-    progress: Callable[[], None],
-) -> Iterator[tuple[str, Selection]]:
-    for session in family.sessions:
-        if sessions is None or session in sessions:
-            chosen = samples(family, renderer, session=session, choice=choice, rollouts=rollouts, progress=progress)
-            yield session, replace(chosen, split=part)
