@@ -176,6 +176,15 @@ def test_what_no_engine_computes_is_refused(kind: str, fields: dict[str, Any], m
         engine(name).backward(made(kind, **fields), TokenTrie.build(FORKED), objective=nll())
 
 
+def test_the_loss_of_a_router_is_left_out_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """transformers adds it to its own loss, which no engine calls. Red when nothing is logged."""
+    model = made("mixtral", **EXPERTS, output_router_logits=True)
+    with caplog.at_level(logging.WARNING):
+        assert check(model, Packed()) == "packed"
+
+    assert "MixtralModel: the loss of its router is left out; the objective alone is trained" in caplog.messages
+
+
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
 @pytest.mark.parametrize("one", ENGINES.values(), ids=ENGINES.keys())
 def test_adapters_get_the_gradient_and_the_weights_below_none(one: Engine) -> None:

@@ -14,6 +14,7 @@ What six tokens cannot show (windows, rotary angles by length, recurrent states)
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from trainer.engines.attention import Path, Run, available, using
 from trainer.engines.backbone import Backbone
 from trainer.engines.cache import PathCache
 from trainer.masks import ancestor_mask, causal_mask
+
+logger = logging.getLogger("memorywalker.trainer")
 
 FAILURES = (ArithmeticError, AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError, ValueError)
 """What models of others raise when they are called in a way they were not written for."""
@@ -69,6 +72,8 @@ def probe(backbone: Backbone) -> Findings:
     if key not in known:
         with torch.no_grad(), _evaluating(backbone.causal), backbone.sharing():
             known[key] = _probe(backbone)
+        if getattr(backbone.config, "output_router_logits", False):
+            logger.warning(f"{_name(backbone)}: the loss of its router is left out; the objective alone is trained")
     return known[key]
 
 
