@@ -112,6 +112,8 @@ class LogitTreeTrainer(Trainer):  # type: ignore[misc]
     ) -> None:
         """`held_out`: laid out as they were sampled, whatever the scheme that trains."""
         self.ranks = Ranks.here(sharded=settings.sharded)
+        if args.n_gpu > 1:
+            args._n_gpu = 1  # several GPUs take several processes; DataParallel would copy the model at each call
         super().__init__(
             model=model,
             args=args,
@@ -189,7 +191,7 @@ class LogitTreeTrainer(Trainer):  # type: ignore[misc]
     def _autocast(self) -> contextlib.AbstractContextManager[object]:
         if not self.settings.bf16:
             return contextlib.nullcontext()
-        # Without its cache: what a forward without gradient has cast would be used by the next one with gradient.
+        # Without its cache: versions of torch gave what a forward without gradient had cast to the next with gradient.
         return torch.autocast(self.args.device.type, dtype=torch.bfloat16, cache_enabled=False)
 
     def evaluate(

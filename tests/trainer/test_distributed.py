@@ -1,8 +1,8 @@
 """Two processes over gloo give the gradients of one, however unevenly the tries fall; a sharded run resumes exactly.
 
-Seen red, each by hand once: gradients not added up; averaged instead of summed; each rank's own tokens as the mean's
-denominator; the closing visit left out (the ranks then wait for ever: the time limit); the idle rank skipping it; tries
-given to ranks in turn instead of by size (the balance test in test_schedule.py).
+Seen red, each by hand once: gradients not added up (the idle rank has none); averaged instead of summed (halves, both
+layouts); each rank's own tokens as the mean's denominator; the closing visit left out (no gradient arrives), or skipped
+by an idle rank (the others wait for it: the time limit).
 """
 
 import os

@@ -94,7 +94,7 @@ def test_a_split_holds_whole_rollouts_out_and_counts_them(tmp_path: Path) -> Non
     ("name", "chunk"), [("depth-first", None), ("depth-first", 4), ("packed", None), ("separate", None)]
 )
 def test_bfloat16_computes_what_float32_does_to_its_own_precision(tmp_path: Path, name: str, chunk: int | None) -> None:
-    """Red with autocast's cache: a weight cast without gradient is then used where there should be one."""
+    """Red when attention of ours takes what autocast would have cast as it comes."""
     rows = []
     for bf16 in (False, True):
         out = tmp_path / str(bf16)
