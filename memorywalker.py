@@ -772,7 +772,7 @@ def train(
     if eval_split is not None and not 0 < eval_split < 1:
         raise Usage(f"expected --eval-split between 0 and 1, got {eval_split:g}")
 
-    from trainer.held_out import split
+    from trainer.held_out import parts, split
     from trainer.run import train as run_training
     from trainer.settings import Settings
     from trainer.sources import from_export
@@ -815,7 +815,7 @@ def train(
         max_head_tokens=max_head_tokens,
         max_tokens=max_tokens,
     )
-    held_out = None
+    source, held_out = parts(source)
     if eval_rows is not None:
         held_out = from_export(eval_rows, max_tokens=max_tokens)
     elif eval_split is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from recorder.errors import TrainError
@@ -31,3 +33,16 @@ def split(source: Source, *, share: float, seed: int) -> tuple[Source, Source]:
         Source(training, {**source.excused, HELD_OUT: tokens}, source.notes),
         Source(evaluated, notes=source.notes),
     )
+
+
+def parts(source: Source) -> tuple[Source, Source | None]:
+    """The parts of an export with a split: what is in `train` trains, what is in `eval` is held out, others are left
+    out. A source without parts trains whole. SourceError where there are parts, and none is `train`."""
+    there = {one.split for one in source.episodes} - {""}
+    if not there:
+        return source, None
+    training = source.part("train")
+    others = [one for one in source.episodes if one.split != "train"]
+    excused = {**source.excused, HELD_OUT: sum(one.sampled_tokens for one in others)} if others else source.excused
+    held = replace(source.part("eval"), excused={}) if "eval" in there else None
+    return replace(training, excused=excused), held

@@ -9,9 +9,11 @@ from chats import assistant, renderer, reply, turn, user
 from recorder.errors import SourceError, SplitError
 from recorder.importing import read_har
 from recorder.message import Hints
+from trainer.export import export
+from trainer.held_out import parts
 from trainer.kin import families
 from trainer.rollouts import Rollout
-from trainer.sources import Source, from_trajectories
+from trainer.sources import Source, from_export, from_trajectories
 from trainer.split import Split
 from treebuilder.build import build
 from treebuilder.tree import Kind, Trajectory
@@ -132,6 +134,25 @@ def test_what_is_held_out_shares_no_trunk_with_what_trains(share: float) -> None
         assert {e.family for e in training.episodes}.isdisjoint({e.family for e in held.episodes})
         assert training.episodes
         assert held.episodes
+
+
+def test_an_export_in_parts_trains_on_train_and_holds_out_eval(tmp_path: Path) -> None:
+    split = Split.parse("train=0.4,eval=0.3,test=0.3")
+    trees = [family(f"s{i}") for i in range(12)]
+    export(trees, renderer("qwen3"), out=tmp_path / "d", split=split)
+    whole = from_export(tmp_path / "d")
+    training, held = parts(whole)
+    names = {p: {f"s{i}" for i in range(12) if split.part(f"s{i}") == p} for p in split.names}
+    assert {e.name for e in training.episodes} == names["train"]
+    assert {e.name for e in held.episodes} == names["eval"] if held else False
+    assert training.sampled_tokens == whole.sampled_tokens
+    assert all(names.values())
+    assert parts(from_trajectories(trees, renderer("qwen3")))[1] is None
+
+
+def test_parts_of_which_none_is_to_train_on_are_told(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="split train: expected sessions in it, got none; there is a, b"):
+        parts(parted())
 
 
 def test_forked_sessions_of_a_real_harness_are_one_family() -> None:
