@@ -89,11 +89,12 @@ class TestResume:
         assert sorted(p.name for p in tmp_path.iterdir()) == ["d", "whole"]
 
     def test_goes_on_in_each_part_of_a_split(self, tmp_path: Path) -> None:
-        split = Split.parse("train=0.5,eval=0.5", seed=3)
+        split = Split.parse("train=0.5,eval=0.5", seed=8)
+        assert [split.part(one.sessions[0]) for one in FAMILIES] == ["train", "eval", "train", "train", "train"]
         export(FAMILIES, renderer("qwen3"), out=tmp_path / "whole", split=split, shard_rows=2)
         with pytest.raises(KeyboardInterrupt):
             export(Cut(FAMILIES, at=4), renderer("qwen3"), out=tmp_path / "d", split=split, shard_rows=2)
-        again = Cut(FAMILIES, at=-1)
+        again = Cut(FAMILIES, at=-1)  # at the cut all of train was whole, and nothing of eval
         export(again, renderer("qwen3"), out=tmp_path / "d", split=split, shard_rows=2, resume=True)
         assert contents(tmp_path / "d") == contents(tmp_path / "whole")
 

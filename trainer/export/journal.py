@@ -64,7 +64,6 @@ class Journal:
                 )
             if all((folder / name).is_file() for one in closed for name in one.files):
                 journal = cls(path, closed, path.open("r+b"))
-                journal._file.truncate(size)
                 journal._file.seek(size)
                 return journal
         if folder.exists():
