@@ -35,6 +35,8 @@ class State:
     """Scope -> turns whose reply no later prefix holds in its place."""
     spoken: dict[bytes, str] = field(default_factory=dict)
     """Digest of an assistant message in a prefix -> the first scope without a session's id that held it."""
+    taken: dict[tuple[str, bytes], list[int]] = field(default_factory=dict)
+    """(line, digest of a prompt) -> its calls with that prompt last, of which the next call held nothing."""
     joined: dict[str, str] = field(default_factory=dict)
     """Scope without a session's id -> the one that it turned out to go on from."""
     asked: dict[str, int] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from treebuilder.arrival import New
+from treebuilder.asides import asked_before, notice
 from treebuilder.classify import Verdict, head_change, judge
 from treebuilder.diff import diff
 from treebuilder.forks import handed_back
@@ -21,6 +22,11 @@ RENDERED = (Kind.REMINDER_MOVED, Kind.THINKING_DROPPED, Kind.SYSTEM_CHANGED, Kin
 
 def go_on(state: State, new: New, found: Found) -> Turn:
     line = found.line
+    if asked_before(state, new, found):
+        why = ("structure:a prompt taken back again and again",)
+        beside = state.line(new, "title", "title", session=line.session)
+        return make_turn(state, new, beside, Verdict(Kind.SIDE_CALL, 0.8, why))
+    notice(state, new, found)
     tip = line.tip
     assert tip is not None
     if found.mark is not tip and found.rank in (1, 4) and not new.hints.agent:

@@ -359,3 +359,31 @@ def test_a_tool_call_that_comes_back_into_the_middle_is_of_no_known_kind(structu
     behind = Message("user", (*result("t1", "beta").blocks, Block("text", "go on")))
     turn = r.send(U, whole, behind, said("I went on a bit"), text("user", "and now?"))
     assert (turn.kind, turn.prefix) == (Kind.UNKNOWN, 1)
+
+
+@BOTH
+def test_a_prompt_put_again_and_again_and_taken_back_each_time_is_the_harnesss(structural: bool) -> None:
+    r = Recording(structural=structural)
+    guess = text("user", "Guess what the user will type next, in a few words.")
+    view = [U]
+    r.send(*view, reply=said("answer 0"))
+    for i in range(3):
+        view.append(said(f"answer {i}"))
+        r.send(*view, guess, reply=said(f"guess {i}"))
+        view.append(text("user", f"question {i}"))
+        r.send(*view, reply=said(f"answer {i + 1}"))
+    assert [t.kind.value for t in r.tree] == ["root", *["side_call", "append"] * 3]
+    assert [t.parent for t in r.tree if not t.kind.aside] == [None, 0, 2, 4]
+    assert [[(e.message, e.turn) for e in t.echoes] for t in r.tree if not t.kind.aside] == [
+        [], [(1, 0)], [(3, 2)], [(5, 4)]
+    ]  # fmt: skip
+    assert r.tree.branches[0].turns == (0, 2, 4, 6)
+
+
+def test_a_prompt_taken_back_once_is_the_users() -> None:
+    r = Recording()
+    guess = text("user", "Guess what the user will type next, in a few words.")
+    r.send(U, reply=said("three"))
+    r.send(U, said("three"), guess, reply=said("sort them"))
+    r.send(U, said("three"), text("user", "list them"), reply=said("a b c"))
+    assert r.kinds() == ["root", "append", "rewound"]
