@@ -8,11 +8,15 @@ import orjson
 import pytest
 from chats import assistant, exchange, fresh_renderer, reply, turn, user
 
+from recorder.call import Call, Outcome
 from recorder.message import Exchange, Served
+from recorder.store import Store
 from trainer.export import export
 from trainer.render import Rendered
 from trainer.samples import samples
 from trainer.served import Cause, Comparison, Difference
+from trainer.trie import TokenTrie
+from treebuilder.build import build
 from treebuilder.tree import Kind, Trajectory
 
 RENDERER = fresh_renderer("qwen3")
@@ -121,6 +125,43 @@ def test_a_difference_seen_before_is_not_looked_into_again() -> None:
         assert differs is not None
         assert (differs.at, differs.cause) == (100, Cause.EDIT)
     assert decoded == [256, 256, 5000]
+
+
+def test_a_recorded_session_of_an_engine_that_serves_ids_trains_on_these(tmp_path: Path) -> None:
+    """Chat completions as vLLM answers under `return_token_ids`; the second prompt takes in the first sample."""
+    first, second = [5, 6, 7], [5, 6, 7, 8, 9, 10, 11]
+    messages = [{"role": "user", "content": "hi"}]
+    with Store.open(tmp_path / "t.db") as store:
+        for prompt, sampled, text in ((first, [8, 9], "one"), (second, [12], "two")):
+            choice = {
+                "message": {"role": "assistant", "content": text},
+                "finish_reason": "stop",
+                "token_ids": sampled,
+                "logprobs": {"content": [{"token": "x", "logprob": -0.5} for _ in sampled]},
+            }
+            store.put(
+                Call(
+                    *("POST", "http://127.0.0.1/v1/chat/completions", 200, Outcome.COMPLETE),
+                    *((), (("content-type", "application/json"),)),
+                    request_body=orjson.dumps({"model": "m", "messages": messages}),
+                    response_body=orjson.dumps({"id": text, "prompt_token_ids": prompt, "choices": [choice]}),
+                    started_at_utc=0.0,
+                    run="r",
+                )
+            )
+            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "and"}]
+        trajectory = build(store.calls())
+    got = samples(trajectory, RENDERER)
+    assert got.grades == ("served", "served")
+    assert [(np.asarray(s.prompt_ids).tolist(), np.asarray(s.completion_ids).tolist()) for s in got.samples] == [
+        (first, [8, 9]),
+        (second, [12]),
+    ]
+    assert [np.asarray(s.logprobs).tolist() for s in got.samples] == [[-0.5, -0.5], [-0.5]]
+    assert [m.differs.cause for m in got.mismatches] == [Cause.EDIT, Cause.EDIT]  # the ids are made up
+    (row,) = TokenTrie.build(got.samples).rows()
+    assert row.ids.tolist() == [*second, 12]
+    assert row.loss_mask.tolist() == [False] * 3 + [True] * 2 + [False] * 2 + [True]
 
 
 class TestReport:
