@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from recorder.message import Block, Message
+from recorder.message import Message
 from treebuilder.arrival import New
 from treebuilder.diff import Edit
 from treebuilder.lineage import NEAR, Line, Mark
 from treebuilder.node import shared
-from treebuilder.quotes import MIN_CHARS, NOTHING, Quote, quote, visible
+from treebuilder.quotes import MIN_CHARS, MIN_LINE, NOTHING, Quote, quote, visible
 from treebuilder.search import Found, compare, near
 from treebuilder.state import State, replied, short_name
 from treebuilder.tree import Kind, Turn
@@ -59,27 +59,33 @@ def _item(reply: Message, messages: Sequence[Message]) -> Quote:
 
 def unsampled(state: State, new: New, before: Turn, edit: Edit) -> int:
     """Characters of text that the edit brings in the model's name, and that no reply of its scope had."""
-    old: set[bytes] = set()
+    known: list[str] = []
     count = 0
     for message in (m for hunk in edit.hunks for m in hunk.inserted if m.role == "assistant"):
         if state.sampler(new.scope, message) is not None or any(
             (new.scope, b.id) in state.tool_ids for b in message.blocks if b.kind == "tool_call" and b.id
         ):
             continue
-        old = old or {h for m in before.messages for h in m.block_hashes}
-        count += sum(
-            b.size_chars
-            for b, h in zip(message.blocks, message.block_hashes, strict=True)
-            if b.kind == "text" and h not in old and not _said(before, b)
-        )
+        known = known or _spoken(before)
+        count += sum(_rest(b.text, known) for b in message.blocks if b.kind == "text")
     return count
 
 
-def _said(turn: Turn, block: Block) -> bool:
-    """The reply, as the harness kept it: cut, or trimmed."""
-    said = [b.text.strip() for b in turn.reply.message.blocks if b.kind == "text"] if turn.reply else []
-    text = block.text.strip()
-    return any(s and (s in text or text in s) for s in said)
+def _spoken(turn: Turn) -> list[str]:
+    """What the model is known to have said or thought, the longest first."""
+    said = [*turn.messages, *([turn.reply.message] if turn.reply else [])]
+    texts = {b.text.strip() for m in said if m.role == "assistant" for b in m.blocks if b.kind in ("text", "thinking")}
+    return sorted((t for t in texts if t), key=len, reverse=True)
+
+
+def _rest(text: str, known: Sequence[str]) -> int:
+    """Characters left of a text without what is known, which may be cut, trimmed, or run together in it."""
+    for said in known:
+        if text.strip() in said:
+            return 0
+        if len(said) >= MIN_LINE or said == text.strip():
+            text = text.replace(said, "")
+    return len(text.strip())
 
 
 def summarized_elsewhere(state: State, new: New, lines: Sequence[Line]) -> Found | None:

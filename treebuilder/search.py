@@ -126,6 +126,11 @@ def strayed(state: State, new: New, found: Found) -> str:
     if not after:
         return ""
     base = state.turns[mark.turn]
+    theirs = {
+        b.id for t in after for b in (t.reply.message.blocks if t.reply else ()) if b.kind == "tool_call" and b.id
+    }
+    if theirs and any(b.id in theirs for m in new.messages(found.shared) for b in m.blocks if b.kind == "tool_call"):
+        return ""  # it holds what was sampled there
     if after[0].head.digest != base.head.digest == new.head.digest:
         return "structure:its head differs, the other thread goes on with the old one"
     last = after[-1]

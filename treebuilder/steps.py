@@ -107,8 +107,8 @@ def _edited(state: State, new: New, line: Line) -> Turn:
     elif before.head.model != new.head.model and verdict.kind in RENDERED:
         said = f"structure:model {before.head.model} -> {new.head.model}, the same told otherwise"
         verdict = Verdict(Kind.MODEL_SWITCHED, 0.7, (said, *verdict.evidence))
-    elif verdict.kind is Kind.UNKNOWN and before.wire != new.wire:
-        verdict = Verdict(Kind.MODEL_SWITCHED, 0.7, (f"structure:wire {before.wire} -> {new.wire}",))
+    elif before.wire != new.wire:
+        verdict = Verdict(Kind.MODEL_SWITCHED, 0.7, (f"structure:wire {before.wire} -> {new.wire}", *verdict.evidence))
     return make_turn(
         state,
         new,
