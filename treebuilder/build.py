@@ -123,6 +123,8 @@ class Builder:
         if found is not None and found.rank == 0 and not key and self._is_handed_over(new, found):
             found = None  # an agent whose harness gives it no id of its own
         if said is not None and said.kind is Kind.SUMMARY_REQUEST:
+            if found is None and joined(self.state, new):
+                return self._judge(new)
             return requested(self.state, new, found, said, key, lane)
         if found is None or not belongs(self.state, new, found):
             quoted = summarized_elsewhere(self.state, new, lines) or most_kept(self.state, new, lines, reply_alone=True)

@@ -11,11 +11,13 @@ from recorder.message import Block, Message
 from treebuilder.arrival import New
 from treebuilder.lineage import ABSENT, Match, echo_at
 from treebuilder.node import shared
-from treebuilder.quotes import MIN_LINE
+from treebuilder.quotes import MIN_LINE, quote
 from treebuilder.search import find
 from treebuilder.state import State
 from treebuilder.tree import Turn
 
+LATEST = 8
+"""Summaries asked for in other recordings, the latest first, that a call without an id may carry on. Ours."""
 ENOUGH_CHARS = 24
 """Of a sampled message without a tool's id: shorter ones (`Done.`) are said twice by chance. Ours."""
 
@@ -83,7 +85,7 @@ def joined(state: State, new: New) -> bool:
     """No id says whose call it is, and what it repeats was sampled in another recording: both are one scope now."""
     if not new.pooled:
         return False
-    other = _elsewhere(state, new)
+    other = _elsewhere(state, new) or _summary_of(state, new)
     hit = fork(state, new) if other is None else None
     if hit is not None and state.line_of[hit[0]].scope.startswith("run:"):
         other = state.line_of[hit[0]].scope
@@ -101,6 +103,19 @@ def joined(state: State, new: New) -> bool:
         state.unhashed.setdefault(other, {})[index] = None
     new.scope = other
     return True
+
+
+def _summary_of(state: State, new: New) -> str | None:
+    """The scope of a call that had asked for a summary, where the call quotes it."""
+    text = ""
+    for index in reversed(list(state.asked.values())[-LATEST:]):
+        turn, scope = state.turns[index], state.line_of[index].scope
+        if turn.reply is None or scope == new.scope or not scope.startswith("run:"):
+            continue
+        text = text or "\n".join(m.plain for m in new.messages(0))
+        if quote("\n".join(b.text for b in turn.reply.message.blocks if b.kind == "text"), text).found:
+            return scope
+    return None
 
 
 def heard(state: State, new: New, turn: Turn) -> None:

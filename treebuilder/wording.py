@@ -18,7 +18,8 @@ ASIDE = ("[SUGGESTION MODE:",)  # Claude Code 2.1: what might the user type next
 SUMMARY_REQUEST = (
     "CRITICAL: Respond with TEXT ONLY",  # Claude Code 2.1
     "CONTEXT CHECKPOINT COMPACTION",  # Codex 0.17x
-    "generate the <state_snapshot>",  # Gemini CLI, Qwen Code
+    "generate the <state_snapshot>",  # Gemini CLI
+    "produce the <state_snapshot> XML",  # Qwen Code 0.24
 )
 SUMMARY_SYSTEM = ("component that summarizes internal chat history", "anchored context summarization assistant")
 SUMMARIZED = (

@@ -269,3 +269,14 @@ def test_a_failed_call_is_no_ones_retry_under_another_head() -> None:
     r.send(U, head=other, reply=said("three"))
     r.send(U, reply=said("four"))
     assert r.kinds() == ["root", "root", "retry"]
+
+
+def test_a_summary_carried_on_by_another_recording_belongs_to_the_session_that_asked_for_it() -> None:
+    r = Recording()
+    first = said("there are three of them in this folder")
+    r.send(U, reply=first, run="monday")
+    asked = text("user", "First, reason. Then, produce the <state_snapshot> XML.")
+    r.send(U, first, asked, reply=said("<state_snapshot>\nThree files were counted.\n</state_snapshot>"), run="monday")
+    turn = r.send(text("user", "So far:\nThree files were counted."), reply=said("on it"), run="tuesday")
+    assert r.kinds() == ["root", "summary_request", "summarized"]
+    assert (turn.quotes, turn.parent, len(r.tree.sessions)) == (1, 0, 1)
