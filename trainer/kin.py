@@ -38,7 +38,7 @@ def families(trajectory: Trajectory, rollouts: Mapping[str, Rollout] | None = No
             join(turn.session, turn.hints.parent_session)
     for session, first in firsts.items():
         if first.node is not None:
-            join(session, begun.setdefault(first.node.id, session))
+            begun.setdefault(first.node.id, session)
         if rollouts is not None and session in rollouts:
             join(session, groups.setdefault(rollouts[session].group, session))
     for session, first in firsts.items():
