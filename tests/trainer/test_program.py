@@ -51,7 +51,8 @@ def a_model(kind: str, folder: Path, *, dtype: torch.dtype = torch.float64) -> A
 def program(objective: str, engine: str) -> str:
     """The README's lines from the samples on, with other ids, engine and objective."""
     (text,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("trajectory"))
+    # what it says of recordings is run by tests/test_readme.py
+    text = "".join(s for s in text.splitlines(keepends=True) if s.startswith(("from trainer", "trie", "step")))
     (built,) = re.findall(r"TokenTrie\.build\(\[.*?\]\)\n", text)
     samples = ", ".join(
         f"Sample(prompt_ids={p}, completion_ids={c}, advantage={a}, logprobs={lp})" for p, c, a, lp in SAMPLES

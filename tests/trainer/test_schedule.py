@@ -33,8 +33,8 @@ def test_the_order_is_the_seeds_and_another_in_each_epoch() -> None:
 
 
 def test_the_largest_try_goes_alone_where_the_others_weigh_as_much() -> None:
-    """Red when tries are dealt in turn: 90 and 30 against 40 and 20."""
-    assert shares([90, 40, 30, 20], 2) == ((0,), (1, 2, 3))
+    """Red when tries are given out as they come: 20 and 40 against 30 and 90."""
+    assert shares([20, 30, 40, 90], 2) == ((3,), (0, 1, 2))
 
 
 @given(sizes=st.lists(st.integers(0, 1000), max_size=12), ranks=st.integers(1, 5))
