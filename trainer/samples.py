@@ -6,12 +6,12 @@ sampled  =  trained  +  excused (side_call, aborted, opaque, ...)
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 import numpy as np
 
 from recorder.errors import ExportError, RenderError
 from recorder.message import Reply
+from trainer.choice import TRAINS, Choice, Reason, left_out, unearned
 from trainer.render import Rendered, Renderer
 from trainer.rollouts import Rollout, origins
 from trainer.rows import Row
@@ -19,71 +19,7 @@ from trainer.sample import Ids, Sample
 from trainer.served import Difference
 from treebuilder.tree import Kind, Trajectory, Turn
 
-
-class Reason(StrEnum):
-    """Why a call's sampled tokens carry no loss."""
-
-    SIDE_CALL = "side_call"
-    """A helper call of the harness: a title, a topic, a safety check."""
-    COUNT_TOKENS = "count_tokens"
-    WARMUP = "warmup"
-    ABORTED = "aborted"
-    """The reply did not come to its end, so the harness did not use it as it stands."""
-    RETRIED = "retried"
-    """A whole reply, but the client sent the same request again."""
-    OPAQUE = "opaque"
-    """What was sent is not what the model saw (server-side edits), or cannot be known."""
-    NOT_RENDERED = "not_rendered"
-    """The chat template has no exact split of prompt and completion; the detail has its words."""
-    NO_REWARD = "no_reward"
-    """Other rollouts have a reward of the name asked for, this one has none."""
-    FILTERED = "filtered"
-    """The user's choice; the detail says which."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What trains. What does not is excused, never forgotten."""
-
-    main: bool = True
-    subagents: bool = True
-    summaries: bool = True
-    side_calls: bool = False
-    aborted: bool = False
-    """Cut replies too, without a stop token, and whole ones that were asked for again."""
-    opaque: bool = False
-    kinds: frozenset[Kind] | None = None
-    """Only calls of these kinds; None = all."""
-    harness: str = ""
-    """Only calls of this harness; empty = all."""
-    min_reward: float | None = None
-    """Only rollouts that earned at least this; None = all."""
-
-    @classmethod
-    def of(
-        cls,
-        words: Iterable[str],
-        *,
-        kinds: Iterable[Kind] | None = None,
-        harness: str = "",
-        min_reward: float | None = None,
-    ) -> "Choice":
-        """What the words of `TRAINS` name trains, and nothing else."""
-        named = {TRAINS[word]: True for word in words}
-        given = dict.fromkeys(TRAINS.values(), False) | named
-        chosen = None if kinds is None else frozenset(kinds)
-        return cls(**given, kinds=chosen, harness=harness, min_reward=min_reward)
-
-
-TRAINS = {
-    "main": "main",
-    "subagent": "subagents",
-    "summary": "summaries",
-    "side": "side_calls",
-    "aborted": "aborted",
-    "opaque": "opaque",
-}
-"""Word for a user -> field of `Choice`."""
+__all__ = ["TRAINS", "Choice", "Excused", "Mismatch", "Reason", "Selection", "conserved", "samples"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +106,7 @@ def samples(
     renderer: Renderer,
     *,
     session: str | None = None,
-    choice: Choice = Choice(),
+    choice: Choice = Choice(),  # noqa: B008  frozen
     rollouts: Mapping[str, Rollout] | None = None,
     progress: Callable[[], None] = lambda: None,
 ) -> Selection:
@@ -205,18 +141,17 @@ def _select(
             silent += 1
             continue
         rollout, earned = _earned(turn.session, origin, rollouts)
-        reason, detail = _reason(turn, choice, retried.get(turn.index))
-        if reason is None and rollouts is not None:
-            reason, detail = _unearned(earned, choice)
-        if reason is None:
+        why, detail = left_out(turn, choice, retried.get(turn.index))
+        if why is None and rollouts is not None:
+            why, detail = unearned(earned, choice)
+        if why is None:
             try:
                 rendered = renderer.render(turn.exchange)
             except RenderError as e:
-                reason, detail = Reason.NOT_RENDERED, str(e)
-        if reason is not None:
-            excused.append(
-                Excused(turn.index, turn.call.seq, _tokens(turn, turn.reply, renderer, reason), reason, detail)
-            )
+                why, detail = Reason.NOT_RENDERED, str(e)
+        if why is not None:
+            tokens = _tokens(turn, turn.reply, renderer, why)
+            excused.append(Excused(turn.index, turn.call.seq, tokens, why, detail))
             continue
         fallbacks.update(rendered.fallbacks)
         if not len(rendered.completion_ids):
@@ -281,34 +216,6 @@ def _starts(ids: Ids, start: Ids) -> bool:
     return len(start) <= len(ids) and np.array_equal(ids[: len(start)], start)
 
 
-def _reason(turn: Turn, choice: Choice, retry: Turn | None) -> tuple[Reason | None, str]:
-    reply = turn.reply
-    assert reply is not None
-    if turn.kind == Kind.COUNT_TOKENS:
-        return Reason.COUNT_TOKENS, ""
-    if turn.kind == Kind.WARMUP:
-        return Reason.WARMUP, ""
-    if turn.kind == Kind.SIDE_CALL and not choice.side_calls:
-        return Reason.SIDE_CALL, turn.lane
-    if turn.opaque and not choice.opaque:
-        return Reason.OPAQUE, turn.opaque
-    if not reply.complete and not choice.aborted:
-        return Reason.ABORTED, reply.error or turn.call.error or turn.call.outcome.value
-    if retry is not None and not choice.aborted:
-        return Reason.RETRIED, f"sent again as call {retry.call.seq}"
-    if turn.lane.startswith("agent:") and not choice.subagents:
-        return Reason.FILTERED, turn.lane
-    if turn.kind == Kind.SUMMARY_REQUEST and not choice.summaries:
-        return Reason.FILTERED, turn.kind.value
-    if turn.lane == "main" and turn.kind != Kind.SUMMARY_REQUEST and not choice.main:
-        return Reason.FILTERED, turn.lane
-    if choice.kinds is not None and turn.kind not in choice.kinds:
-        return Reason.FILTERED, turn.kind.value
-    if choice.harness and turn.hints.harness != choice.harness:
-        return Reason.FILTERED, f"harness {turn.hints.harness or 'unknown'}"
-    return None, ""
-
-
 def _tokens(turn: Turn, reply: Reply, renderer: Renderer, reason: Reason) -> int:
     if reason not in (Reason.NOT_RENDERED, Reason.COUNT_TOKENS, Reason.WARMUP):
         try:
@@ -326,11 +233,3 @@ def _earned(
         return session, rollouts[session]
     started = origin.get(session, session)
     return started, None if rollouts is None else rollouts.get(started)
-
-
-def _unearned(earned: Rollout | None, choice: Choice) -> tuple[Reason | None, str]:
-    if earned is None:
-        return Reason.NO_REWARD, ""
-    if choice.min_reward is not None and earned.reward < choice.min_reward:
-        return Reason.FILTERED, f"reward {earned.reward:g} below {choice.min_reward:g}"
-    return None, ""
