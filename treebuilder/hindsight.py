@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 from recorder.message import Message
 from treebuilder.arrival import New
@@ -195,7 +196,8 @@ def revise_helpers(state: State, new: New, before: Turn, added: Sequence[Message
     results = "\n".join(b.plain for m in added for b in m.blocks if b.kind == "tool_result")
     if not results:
         return
-    for index in list(state.unechoed.get(new.scope, ()))[-NEAR:]:
+    since = (i for i in islice(reversed(state.unechoed.get(new.scope, {})), 8 * NEAR) if i > before.index)
+    for index in sorted(since):
         own, last = state.line_of[index], state.turns[index]
         if last.reply is None or own.lane != "main" or own.members[0] <= before.index or own.members[-1] != index:
             continue
