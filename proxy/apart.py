@@ -20,6 +20,7 @@ from pathlib import Path
 from proxy.writer import Ledger
 from recorder.call import Call
 from recorder.errors import StoreError
+from recorder.journal import Journal
 from recorder.outcome import settle
 
 LENGTH = struct.Struct("!Q")
@@ -36,8 +37,8 @@ Reply = tuple[bool, object]
 class Apart:
     """The child, forked now where that can be done, and the way to its store."""
 
-    def __init__(self, open_store: Callable[[], Ledger], *, patient: bool = False) -> None:
-        """`patient` = what is stored outlives us already: the child lets everyone else go first."""
+    def __init__(self, open_store: Callable[[], Ledger], *, journal: Journal | None = None) -> None:
+        """With a journal, what is to be stored outlives us already: the child lets everyone else go first."""
         self._open_store = open_store
         self._child = 0
         self._connection: socket.socket | None = None
@@ -49,7 +50,8 @@ class Apart:
         self._child = os.fork()
         if self._child == 0:
             ours.close()
-            if patient:
+            if journal:
+                journal.leave()
                 os.nice(NICE)
             _serve(theirs, open_store)
         theirs.close()

@@ -137,7 +137,7 @@ def recording(
     behind = chain(environ)
     run_id = uuid4().hex
     journal = None if options.redact else _journal(options.db)  # half a secret is not recognised
-    store = Apart(lambda: open_store(options.db), patient=journal is not None)
+    store = Apart(lambda: open_store(options.db), journal=journal)
     sink: Writer | Durable
     if journal is None:
         sink = writer = Writer(store.open, run=run_id, notice=tell, redact=options.redact)

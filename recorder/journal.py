@@ -83,6 +83,10 @@ class Journal:
         elif self._size > COMPACT_BYTES and self._size > 2 * self._live_bytes:
             self._compact()
 
+    def leave(self) -> None:
+        """In a forked child: the lock is the parent's alone, and ends with it."""
+        os.close(self._file)
+
     def close(self, *, keep: bool = False) -> None:
         """`keep` = what is in it is for whoever opens the database next."""
         if not (keep and self._live):
