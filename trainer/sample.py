@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ids = NDArray[np.int32]
+Index = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
