@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from glob import escape
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -219,8 +220,8 @@ def replay(database: Path, store: Keyed) -> int:
     """Store what killed recorders left behind beside `database`; how many calls. Those that live are left alone."""
     if not LOCKS:
         return 0
-    stored = 0
-    for path in sorted(database.parent.glob(f"{database.name}{PENDING}*")):
+    stored, name = 0, escape(database.name)
+    for path in sorted(database.parent.glob(f"{name}{PENDING}*")):
         with suppress(FileNotFoundError), path.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -230,7 +231,7 @@ def replay(database: Path, store: Keyed) -> int:
                 ours = path.with_name(path.name.replace(PENDING, REPLAYING))
                 path.rename(ours)
                 stored += _store(ours, store)
-    for path in sorted(database.parent.glob(f"{database.name}{REPLAYING}*")):
+    for path in sorted(database.parent.glob(f"{name}{REPLAYING}*")):
         with suppress(FileNotFoundError), path.open("rb") as file:
             if _patiently_locked(file.fileno()) and path.exists():  # who began it was killed as well
                 stored += _store(path, store)

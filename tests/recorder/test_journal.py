@@ -58,7 +58,7 @@ def stored(db: Path) -> list[Call]:
 
 
 def left(db: Path) -> list[str]:
-    return [p.name for p in db.parent.iterdir() if p.name.startswith(("t.db.pending", "t.db.replaying"))]
+    return [p.name for p in db.parent.iterdir() if ".pending-" in p.name or ".replaying-" in p.name]
 
 
 def test_calls_come_out_as_far_as_they_had_come(tmp_path: Path) -> None:
@@ -170,8 +170,9 @@ def test_a_disk_that_fills_leaves_what_was_appended_whole(tmp_path: Path) -> Non
     journal.close()
 
 
-def test_what_a_killed_recorder_left_behind_is_stored_by_the_next_to_open(tmp_path: Path) -> None:
-    db = tmp_path / "t.db"
+@pytest.mark.parametrize("name", ["t.db", "[a] *.db"])
+def test_what_a_killed_recorder_left_behind_is_stored_by_the_next_to_open(tmp_path: Path, name: str) -> None:
+    db = tmp_path / name
     killed(
         db,
         """
