@@ -48,11 +48,11 @@ def play(world: World, sessions: int, length: int) -> list[Made]:
         talk = Talk(world, session, first=same if world.rng.random() < 0.7 else None)
         world.running.append((talk, talk.run(length)))
     while world.running:
-        talk, steps = world.rng.choice(world.running)
+        speaker, steps = world.rng.choice(world.running)
         try:
             next(steps)
         except StopIteration:
-            world.running.remove((talk, steps))
+            world.running.remove((speaker, steps))
     world.clock()
     return world.made
 
@@ -116,7 +116,8 @@ class Talk(Speaker):
     def interrupt(self) -> Iterator[None] | None:
         """Stopped before anything came: the prompt is taken back, another one is put."""
         if any(p.block.kind == "tool_call" for p in self.reply):
-            return self.append()
+            self.append()
+            return None
         view = (*self.view, *self.answers())
         self.last, before = self.send("append", view, outcome=Outcome.ABORTED), self.view
         again = (*before, *self.echoed(self.reply), Line("user", (self.world.text(),)))
@@ -233,7 +234,8 @@ class Talk(Speaker):
         world = self.world
         cuts = [i for i in range(2, len(self.view)) if self.view[i].role == "user" and self._closed(i)]
         if not cuts:
-            return self.append()
+            self.append()
+            return None
         return self._rest(world.rng.choice(cuts))
 
     def _rest(self, cut: int) -> Iterator[None]:

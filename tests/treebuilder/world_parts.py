@@ -71,11 +71,11 @@ def edit(old: View, new: View) -> tuple[int, dict[tuple[int, int], int], dict[tu
                 inserted[i, j] = len(p.block.plain)
                 continue
             replaced.add(p.instead_of)
-            a, b = before[2].block.plain, p.block.plain
-            front = len(_front([a, b]))
-            back = min(len(_front([a[::-1], b[::-1]])), min(len(a), len(b)) - front)
-            evicted[before[0], before[1]] = len(a) - front - back
-            inserted[i, j] = len(b) - front - back
+            was_said, said = before[2].block.plain, p.block.plain
+            front = len(_front([was_said, said]))
+            back = min(len(_front([was_said[::-1], said[::-1]])), min(len(was_said), len(said)) - front)
+            evicted[before[0], before[1]] = len(was_said) - front - back
+            inserted[i, j] = len(said) - front - back
     for number, (i, j, p) in was.items():
         if number not in now and number not in replaced:
             evicted[i, j] = len(p.block.plain)

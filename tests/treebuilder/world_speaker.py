@@ -58,6 +58,11 @@ class World:
 class Speaker:
     """One thread: a session's own, or an agent's."""
 
+    name: str
+    responses: bool
+    head: Head
+    run_name: str
+
     def __init__(
         self, world: World, session: int, *, first: str | None = None, agent: str = "", parent: "Speaker | None" = None
     ) -> None:
