@@ -16,7 +16,7 @@ from recorder.message import Message, prefix_hash
 class Node:
     """A prefix, told as its last message and the prefix before it. Compared by identity; equal `id`, equal prefix."""
 
-    parent: "Node | None"
+    parent: "Node | None" = field(repr=False)
     message: Message
     id: bytes
     """`recorder.message.prefix_hash` of the parent's id (b"" at the top) and the message's digest."""
@@ -24,7 +24,7 @@ class Node:
     """Messages in this prefix, this one included."""
     chars: int
     """Characters in this prefix, this one included."""
-    jump: "Node | None" = None
+    jump: "Node | None" = field(default=None, repr=False)
     """A shorter prefix of this one, far ahead; None = the empty one."""
 
     def walk(self, start: int = 0) -> tuple[Message, ...]:

@@ -5,7 +5,9 @@ from recording import Recording, asks, result, said
 from simulate import CAPTURES, text
 
 from recorder.importing import read_har
+from recorder.message import Block, Message
 from treebuilder.build import build
+from treebuilder.node import Trie
 from treebuilder.rows import rows
 
 U = text("user", "count the files")
@@ -46,6 +48,13 @@ def test_equal_prefixes_share_their_nodes() -> None:
     assert second.node.parent is not None
     assert second.node.parent.parent is first.node
     assert second.messages == (U, said("three"), text("user", "sure?"))
+
+
+def test_a_prefix_of_a_thousand_messages_prints_as_its_last_one() -> None:
+    node = Trie().grow(None, [Message("user", (Block("text", text=f"word {i}"),)) for i in range(1000)])
+    assert node is not None
+    assert "word 999" in repr(node)
+    assert "word 998" not in repr(node)
 
 
 def test_a_row_has_the_promised_names_and_is_json() -> None:
