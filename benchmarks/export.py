@@ -39,7 +39,7 @@ from treebuilder.tree import Trajectory
 
 TURNS = 20
 """Calls of a session whose memory is measured."""
-SHARES = (1 / 16, 1 / 4, 1.0)
+SHARES = (0.05, 0.25, 0.5, 1)
 
 
 class WholeText(Segments):
